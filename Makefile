@@ -1,0 +1,35 @@
+# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test check format docs clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5 minutes on 2 cores)
+	$(BIN)/exgrpo demo
+
+test: $(STAMP)  ## all tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## format, lint, types, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m exgrpo.cli.reference --check
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)  ## regenerate what is generated from the code
+	$(BIN)/python -m exgrpo.cli.reference --write
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

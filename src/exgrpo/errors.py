@@ -1,0 +1,40 @@
+"""Every error this package raises on purpose.
+
+Each is also the standard-library error that it replaces, so ``except ValueError`` keeps working::
+
+    ExGRPOError
+    ├── ConfigurationError(ValueError)    an option, or a combination of options, that cannot work
+    ├── TrajectoryError(ValueError)       a trajectory or group that breaks its invariants
+    ├── DatasetError(ValueError)          a dataset without the columns or rows that are needed
+    ├── HostVersionError(ImportError)     an installed host outside the supported range
+    └── MissingExtraError(ImportError)    an optional dependency that is not installed
+
+A message says what was required, what came, in which object, and what to set instead.
+"""
+
+
+class ExGRPOError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigurationError(ExGRPOError, ValueError):
+    """An option, or a combination of options, cannot work."""
+
+
+class TrajectoryError(ExGRPOError, ValueError):
+    """A trajectory or a group breaks its invariants."""
+
+
+class DatasetError(ExGRPOError, ValueError):
+    """A dataset lacks the columns or the rows that are needed."""
+
+
+class HostVersionError(ExGRPOError, ImportError):
+    """The installed host library is outside the supported range."""
+
+
+class MissingExtraError(ExGRPOError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str):
+        super().__init__(f"{purpose} needs `{package}`, which is not installed. Run: pip install 'exgrpo[{extra}]'")
