@@ -2,8 +2,8 @@
 
 `ReplayConfig` says what is remembered and when it is replayed, `ObjectiveConfig` how it is learned from. A host keeps
 the same names flat in its own configuration (`exgrpo.trl.ExGRPOConfig`); a test holds names and defaults together.
-Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released code disagree, `docs/paper-against-code.md`
-says which was taken.
+Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released code disagree,
+`docs/paper-against-code.md` says which was taken.
 """
 
 import math
@@ -32,7 +32,7 @@ class ReplayConfig:
     mixing: str = _option(
         "share",
         "How stored experience enters a batch. `share`: part of the questions of a batch are replayed, each with one "
-        "stored trajectory as a member of its group. `rescue`: every question is fresh, and a group without any success "
+        "stored trajectory as a member of its group. `rescue`: every question is fresh, and a group without success "
         "gets one stored success in place of a failure. `none`: no replay.",
     )
     replay_share: float = _option(

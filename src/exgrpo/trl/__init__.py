@@ -1,0 +1,10 @@
+"""ExGRPO on TRL: change one import in a GRPO script."""
+
+from .checks import check_host_version
+
+check_host_version()
+
+from .config import ExGRPOConfig  # noqa: E402
+from .trainer import ExGRPOTrainer  # noqa: E402
+
+__all__ = ["ExGRPOConfig", "ExGRPOTrainer"]

@@ -1,0 +1,325 @@
+"""The experience buffer: which trajectories are stored, under which question, in which bucket.
+
+An index in flat arrays, some fifty bytes a trajectory and twenty a question; every change takes constant time (it
+grows with the trajectories of one question only), so nothing slows down as the pool grows. Token arrays stay behind
+`TrajectoryStore`, so that they can live elsewhere than in memory. No randomness: who draws passes a generator.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .difficulty import bucket_of
+from .events import Admitted, Evicted, Listener, Measured, ignore
+from .trajectory import FloatArray, IntArray, Trajectory
+
+NONE = -1
+
+
+class TrajectoryStore(Protocol):
+    """Where token arrays live. Serials are never used twice."""
+
+    def put(self, serial: int, trajectory: Trajectory) -> None: ...
+    def get(self, serial: int) -> Trajectory: ...
+    def drop(self, serial: int) -> None: ...
+
+
+class MemoryStore:
+    """Token arrays in a dictionary: 8 bytes a token."""
+
+    def __init__(self) -> None:
+        self._trajectories: dict[int, Trajectory] = {}
+
+    def put(self, serial: int, trajectory: Trajectory) -> None:
+        self._trajectories[serial] = trajectory
+
+    def get(self, serial: int) -> Trajectory:
+        return self._trajectories[serial]
+
+    def drop(self, serial: int) -> None:
+        del self._trajectories[serial]
+
+
+class ExperienceBuffer:
+    """Trajectories by question, questions by bucket.
+
+    A question is *replayable* while it has a stored trajectory and is not retired; only such a question is in a bucket.
+
+    Args:
+        num_questions: questions are numbered 0..num_questions-1.
+        num_generations: K; buckets run over 0..K.
+        capacity: trajectories in all; 0 stores nothing.
+        capacity_per_question: trajectories of one question.
+        eviction: what leaves when full, `oldest` or `highest_entropy` (unmeasured counts as highest).
+        store: where token arrays live; memory by default.
+        listener: sees `Admitted`, `Evicted` and `Measured` as they happen.
+    """
+
+    def __init__(
+        self,
+        num_questions: int,
+        num_generations: int,
+        capacity: int = 100_000,
+        capacity_per_question: int = 8,
+        eviction: str = "oldest",
+        store: TrajectoryStore | None = None,
+        listener: Listener = ignore,
+    ):
+        self.num_questions = num_questions
+        self.num_generations = num_generations
+        self.capacity = capacity
+        self.capacity_per_question = capacity_per_question
+        self.eviction = eviction
+        self.store: TrajectoryStore = store if store is not None else MemoryStore()
+        self.listener = listener
+        self.next_serial = 0
+        self.num_retired = 0
+        self._size = 0
+        # per question
+        self.successes = np.zeros(num_questions, np.int32)
+        self.scorable = np.zeros(num_questions, np.int32)  # 0: never observed
+        self.retired = np.zeros(num_questions, bool)
+        self.count = np.zeros(num_questions, np.int32)
+        self._newest = np.full(num_questions, NONE, np.int32)  # head of the question's list, newest first
+        self._bucket = np.full(num_questions, NONE, np.int16)
+        self._place = np.full(num_questions, NONE, np.int32)  # where in its bucket
+        self._buckets = [_Pool() for _ in range(num_generations + 1)]
+        # per slot; a slot is reused, a serial is not
+        self._slots = _Columns(
+            question=np.int32, serial=np.int64, step=np.int32, entropy=np.float32, entropy_step=np.int32, uses=np.int32,
+            digest=np.uint64, older=np.int32, prev=np.int32, next=np.int32,
+        )  # fmt: skip
+        self._free: list[int] = []
+        self._first = NONE  # oldest of all, then by `next`
+        self._last = NONE
+
+    # What is stored ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._size
+
+    def slots_of(self, question: int) -> list[int]:
+        """Slots of a question's trajectories, newest first."""
+        slots, slot, older = [], int(self._newest[question]), self._slots["older"]
+        while slot != NONE:
+            slots.append(slot)
+            slot = int(older[slot])
+        return slots
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A view of one column over all slots: `question`, `serial`, `step`, `entropy`, `entropy_step` or `uses`."""
+        return self._slots[name]
+
+    def find(self, question: int, serial: int) -> int | None:
+        """The slot of a trajectory, or None if it has left."""
+        return next((slot for slot in self.slots_of(question) if self._slots["serial"][slot] == serial), None)
+
+    def live_slots(self) -> IntArray:
+        """Slots in use, in ascending order; time and memory grow with the pool (for reports, not for a step)."""
+        used = np.ones(len(self._slots), bool)
+        used[self._free] = False
+        return np.flatnonzero(used)
+
+    def get(self, slot: int) -> Trajectory:
+        return self.store.get(int(self._slots["serial"][slot]))
+
+    def bucket_sizes(self) -> NDArray[np.int64]:
+        """Replayable questions in each bucket, shape (K+1,)."""
+        return np.array([len(pool) for pool in self._buckets], np.int64)
+
+    def questions_in(self, bucket: int, places: IntArray | None = None) -> NDArray[np.int32]:
+        """Questions at the given places of a bucket, or all of them, in no meaningful but a reproducible order."""
+        members = self._buckets[bucket].members
+        return members if places is None else members[places]
+
+    @property
+    def num_replayable(self) -> int:
+        return sum(len(pool) for pool in self._buckets)
+
+    # What happens -----------------------------------------------------------------------------------------------
+
+    def observe(self, question: int, successes: int, scorable: int) -> None:
+        """Set a question's accuracy from its latest fresh group; a group without a scorable completion says nothing."""
+        if scorable:
+            self.successes[question], self.scorable[question] = successes, scorable
+            self._settle(question)
+
+    def retire(self, question: int) -> None:
+        """Take a question out of replay; its trajectories leave."""
+        if not self.retired[question]:
+            self.retired[question] = True
+            self.num_retired += 1
+        for slot in self.slots_of(question):
+            self._remove(slot, "retired")
+        self._settle(question)
+
+    def admit(self, trajectory: Trajectory) -> int | None:
+        """Store a trajectory; return its serial, or None where it was not stored: its question already holds these
+        token ids, its question is retired, or the capacity is 0."""
+        question = trajectory.question
+        digest = _digest(trajectory.completion_ids)
+        slots = self.slots_of(question)
+        if self.capacity == 0 or self.retired[question] or any(self._slots["digest"][s] == digest for s in slots):
+            return None
+        if len(slots) >= self.capacity_per_question:
+            self._remove(self._leaver(slots), "capacity_per_question")
+        while self._size >= self.capacity:
+            self._remove(self._leaver(None), "capacity")
+        serial, self.next_serial = self.next_serial, self.next_serial + 1
+        slot = self._free.pop() if self._free else self._slots.append()
+        column = self._slots
+        column["question"][slot] = question
+        column["serial"][slot] = serial
+        column["step"][slot] = trajectory.step
+        column["entropy"][slot] = trajectory.entropy
+        column["entropy_step"][slot] = trajectory.step
+        column["uses"][slot] = 0
+        column["digest"][slot] = digest
+        column["older"][slot], self._newest[question] = self._newest[question], slot
+        column["prev"][slot], column["next"][slot] = self._last, NONE
+        if self._last == NONE:
+            self._first = slot
+        else:
+            column["next"][self._last] = slot
+        self._last = slot
+        self.count[question] += 1
+        self._size += 1
+        self.store.put(serial, trajectory)
+        self._settle(question)
+        self.listener(Admitted(serial, trajectory))
+        return serial
+
+    def measured(self, slots: Sequence[int], entropies: FloatArray, step: int) -> None:
+        """Write down entropies (nats) measured under the policy of `step`."""
+        for slot, entropy in zip(slots, entropies, strict=True):
+            self._slots["entropy"][slot] = entropy
+            self._slots["entropy_step"][slot] = step
+            self.listener(Measured(int(self._slots["serial"][slot]), step, float(entropy)))
+
+    def used(self, slot: int) -> None:
+        self._slots["uses"][slot] += 1
+
+    def fingerprint(self) -> str:
+        """A hash of everything that later choices depend on: equal on two processes if and only if they agree."""
+        digest = hashlib.blake2b(digest_size=16)
+        slots = self.live_slots()
+        slots = slots[np.argsort(self._slots["serial"][slots])]
+        for array in (self.successes, self.scorable, self.retired, self.count, self._bucket):
+            digest.update(array.tobytes())
+        for pool in self._buckets:
+            digest.update(pool.members.tobytes())
+        for name in ("question", "serial", "step", "entropy", "entropy_step", "uses", "digest"):
+            digest.update(self._slots[name][slots].tobytes())
+        for slot in slots:
+            trajectory = self.get(int(slot))
+            digest.update(trajectory.behaviour_logps.tobytes() + trajectory.rewards.tobytes())
+        digest.update(str(self.next_serial).encode())
+        return digest.hexdigest()
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _leaver(self, slots: list[int] | None) -> int:
+        """Which slot makes room, among those of a question (newest first) or among all."""
+        if self.eviction == "oldest":
+            return self._first if slots is None else slots[-1]
+        candidates = self.live_slots() if slots is None else np.array(slots[::-1])
+        entropies = self._slots["entropy"][candidates]
+        return int(candidates[np.argmax(np.where(np.isnan(entropies), np.inf, entropies))])
+
+    def _remove(self, slot: int, reason: str) -> None:
+        column = self._slots
+        question, serial = int(column["question"][slot]), int(column["serial"][slot])
+        older, prev, nxt = int(column["older"][slot]), int(column["prev"][slot]), int(column["next"][slot])
+        if self._newest[question] == slot:
+            self._newest[question] = older
+        else:
+            newer = next(s for s in self.slots_of(question) if column["older"][s] == slot)
+            column["older"][newer] = older
+        if prev == NONE:
+            self._first = nxt
+        else:
+            column["next"][prev] = nxt
+        if nxt == NONE:
+            self._last = prev
+        else:
+            column["prev"][nxt] = prev
+        self._free.append(slot)
+        self.count[question] -= 1
+        self._size -= 1
+        self.store.drop(serial)
+        self._settle(question)
+        self.listener(Evicted(serial, question, reason))
+
+    def _settle(self, question: int) -> None:
+        """Put a question where it belongs: into the bucket of its accuracy while it is replayable, else nowhere."""
+        target = NONE
+        if self.count[question] and not self.retired[question] and self.scorable[question]:
+            successes, scorable = int(self.successes[question]), int(self.scorable[question])
+            target = bucket_of(successes, scorable, self.num_generations)
+        current = int(self._bucket[question])
+        if current == target:
+            return
+        if current != NONE:
+            moved = self._buckets[current].remove(int(self._place[question]))
+            if moved is not None:
+                self._place[moved] = self._place[question]
+        self._bucket[question] = target
+        self._place[question] = NONE if target == NONE else self._buckets[target].add(question)
+
+
+class _Pool:
+    """A set of question ids in a flat array: constant-time add and remove (the last one fills the gap)."""
+
+    def __init__(self) -> None:
+        self._items = np.empty(16, np.int32)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def members(self) -> NDArray[np.int32]:
+        return self._items[: self._size]
+
+    def add(self, item: int) -> int:
+        if self._size == self._items.size:
+            self._items = np.resize(self._items, 2 * self._size)
+        self._items[self._size] = item
+        self._size += 1
+        return self._size - 1
+
+    def remove(self, place: int) -> int | None:
+        """Remove what stands at `place`; return the item that now stands there, if any."""
+        self._size -= 1
+        if place == self._size:
+            return None
+        self._items[place] = self._items[self._size]
+        return int(self._items[place])
+
+
+class _Columns:
+    """Named arrays that grow together, by doubling."""
+
+    def __init__(self, **dtypes: type[np.generic]):
+        self._arrays: dict[str, NDArray[Any]] = {name: np.zeros(16, dtype) for name, dtype in dtypes.items()}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def append(self) -> int:
+        if self._size == next(iter(self._arrays.values())).size:
+            for name, array in self._arrays.items():
+                self._arrays[name] = np.resize(array, 2 * self._size)
+        self._size += 1
+        return self._size - 1
+
+
+def _digest(completion_ids: IntArray) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(completion_ids.tobytes(), digest_size=8).digest(), "little"))

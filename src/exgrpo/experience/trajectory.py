@@ -1,0 +1,123 @@
+"""What flows between the rooms: `Trajectory`, a completion worth keeping, and `Group`, what a question's fresh
+completions were worth. Both are checked at birth, so that nothing behind this door has to check again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import TrajectoryError
+
+IntArray = NDArray[np.integer[Any]]
+FloatArray = NDArray[np.floating[Any]]
+
+FINISH_REASONS = ("stop", "length")
+RIGHT, WRONG, UNSCORABLE = 1, 0, -1
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """A completion with the log-probs of the policy that produced it (the behaviour policy).
+
+    Args:
+        question: index of the question in the buffer, 0 or more.
+        completion_ids: token ids as emitted, shape (T,), T >= 1; the end token is last if and only if it was emitted.
+        behaviour_logps: log-prob of each of these tokens under the behaviour policy, in nats, shape (T,), finite.
+        rewards: one value per reward function, shape (F,); NaN where a function gave none.
+        step: optimizer step of the behaviour policy.
+        finish_reason: `stop` if the policy ended it, `length` if it was cut.
+        entropy: mean token entropy in nats over the completion's own tokens, NaN if not measured.
+
+    Raises:
+        TrajectoryError: when a length, a range or a number is not as above; it names the question and both lengths.
+    """
+
+    question: int
+    completion_ids: IntArray
+    behaviour_logps: FloatArray
+    rewards: FloatArray
+    step: int
+    finish_reason: str = "stop"
+    entropy: float = float("nan")
+
+    def __post_init__(self) -> None:
+        ids = _frozen(self.completion_ids, np.int32)
+        logps = _frozen(self.behaviour_logps, np.float32)
+        rewards = _frozen(self.rewards, np.float32)
+        object.__setattr__(self, "completion_ids", ids)
+        object.__setattr__(self, "behaviour_logps", logps)
+        object.__setattr__(self, "rewards", rewards)
+        who = f"trajectory of question {self.question}"
+        if self.question < 0:
+            raise TrajectoryError(f"{who}: the index of a question must be 0 or more")
+        if ids.ndim != 1 or ids.size == 0 or ids.shape != logps.shape:
+            raise TrajectoryError(
+                f"{who}: completion_ids and behaviour_logps must be non-empty and of equal length, but have shapes "
+                f"{ids.shape} and {logps.shape}"
+            )
+        if ids.min() < 0:
+            raise TrajectoryError(f"{who}: completion_ids must be 0 or more, but hold {ids.min()}")
+        if not np.isfinite(logps).all() or logps.max() > 1e-3:
+            raise TrajectoryError(
+                f"{who}: behaviour_logps must be finite and at most 0, but range over [{logps.min()}, {logps.max()}]"
+            )
+        if rewards.ndim != 1 or rewards.size == 0:
+            raise TrajectoryError(f"{who}: rewards must have shape (F,) with F >= 1, but have shape {rewards.shape}")
+        if self.finish_reason not in FINISH_REASONS:
+            raise TrajectoryError(
+                f"{who}: finish_reason must be one of {FINISH_REASONS}, but is {self.finish_reason!r}"
+            )
+        if self.step < 0:
+            raise TrajectoryError(f"{who}: step must be 0 or more, but is {self.step}")
+
+    def __len__(self) -> int:
+        return int(self.completion_ids.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """What the FRESH completions of one question were worth: `RIGHT`, `WRONG` or `UNSCORABLE` each.
+
+    Args:
+        question: index of the question.
+        outcomes: shape (m,); m is K, or K-1 when one member of the group was a stored trajectory.
+        replayed: whether a stored trajectory was a planned member of the group.
+    """
+
+    question: int
+    outcomes: IntArray
+    replayed: bool = False
+
+    def __post_init__(self) -> None:
+        outcomes = _frozen(self.outcomes, np.int8)
+        object.__setattr__(self, "outcomes", outcomes)
+        if outcomes.ndim != 1 or outcomes.size == 0 or not np.isin(outcomes, (RIGHT, WRONG, UNSCORABLE)).all():
+            raise TrajectoryError(
+                f"group of question {self.question}: outcomes must have shape (m,), m >= 1, and hold "
+                f"{RIGHT} (right), {WRONG} (wrong) or {UNSCORABLE} (unscorable), but are {outcomes!r}"
+            )
+
+    @property
+    def successes(self) -> int:
+        return int((self.outcomes == RIGHT).sum())
+
+    @property
+    def scorable(self) -> int:
+        return int((self.outcomes != UNSCORABLE).sum())
+
+    @property
+    def unscorable(self) -> int:
+        return int(self.outcomes.size) - self.scorable
+
+    @property
+    def solved(self) -> bool:
+        """Every fresh completion is right; one that cannot be scored never lets a question be solved."""
+        return self.successes == self.outcomes.size
+
+
+def _frozen(values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
+    array = np.array(values, dtype=dtype)
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,13 @@
+"""Random draws from (seed, generation counter, purpose) and nothing else.
+
+The same run draws the same again on every rank and after a resume, whatever else used a generator meanwhile.
+"""
+
+import numpy as np
+
+QUESTIONS, TRAJECTORIES, RESCUE = 0, 1, 2
+
+
+def generator_for(seed: int, generation: int, purpose: int) -> np.random.Generator:
+    """A generator for one purpose of one generation."""
+    return np.random.default_rng(np.random.SeedSequence((seed, generation, purpose)))

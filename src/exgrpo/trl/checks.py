@@ -1,0 +1,126 @@
+"""What is refused before a model is loaded, and what after."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from packaging.version import Version
+
+from ..errors import ConfigurationError, DatasetError, HostVersionError
+
+SUPPORTED_TRL = (Version("1.16"), Version("1.17"))
+HOST_ARGUMENTS = frozenset(
+    {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
+)
+
+
+def check_host_version(installed: str | None = None) -> None:
+    """Refuse a TRL that this version was not tested with: it is extended through methods that change between minors."""
+    installed = installed or version("trl")
+    low, high = SUPPORTED_TRL
+    if not low <= Version(installed) < high:
+        raise HostVersionError(
+            f"exgrpo supports trl>={low},<{high}, but trl {installed} is installed. Run: pip install 'trl>={low},<{high}'"
+        )
+
+
+def check_columns(dataset: Any, reward_funcs: Sequence[Any]) -> None:
+    """Every column that a prompt or a reward function needs is there, whether or not anything is replayed."""
+    columns = getattr(dataset, "column_names", None)
+    if not columns:
+        return
+    if "prompt" not in columns:
+        raise DatasetError(
+            f"train_dataset needs a column 'prompt', but has {sorted(columns)}. Rename one with "
+            "dataset.rename_column(name, 'prompt'); on the command line set --question_column."
+        )
+    for function in reward_funcs:
+        missing = [name for name in _needed_columns(function) if name not in columns]
+        if missing:
+            raise DatasetError(
+                f"reward function {getattr(function, '__name__', function)!r} needs a column {missing[0]!r}, but "
+                f"train_dataset has {sorted(columns)}. Rename one with dataset.rename_column(name, {missing[0]!r}); on the "
+                "command line set --answer_column."
+            )
+
+
+def _needed_columns(function: Any) -> list[str]:
+    if not callable(function) or not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return []
+    parameters = inspect.signature(function).parameters.values()
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in HOST_ARGUMENTS
+    ]
+
+
+def check_replayable(arguments: dict[str, Any], questions_per_batch: int) -> None:
+    """What a stored trajectory cannot hold is refused by name.
+
+    Args:
+        arguments: what the trainer was constructed with, by name.
+        questions_per_batch: B.
+    """
+    for name, why in (
+        ("tools", "a trajectory with tool results between its tokens cannot be stored"),
+        ("environment_factory", "a trajectory with an environment's turns between its tokens cannot be stored"),
+        ("rollout_func", "it generates on its own and cannot leave a replayed completion out"),
+    ):
+        if arguments.get(name):
+            raise ConfigurationError(
+                f"{name} cannot be combined with replay: {why}. Leave it out, or set preset='on-policy'."
+            )
+    dataset = arguments.get("train_dataset")
+    if dataset is None or not hasattr(dataset, "__len__"):
+        raise ConfigurationError(
+            f"replay needs a dataset with a length (datasets.Dataset) as train_dataset, not {type(dataset).__name__}: "
+            "replayed and retired questions are kept apart by question. Load it without streaming, or set "
+            "preset='on-policy'."
+        )
+    if images := {"image", "images"} & set(dataset.column_names):
+        raise ConfigurationError(
+            f"train_dataset has a column {images.pop()!r}: trajectories with images cannot be stored. Remove the column, or "
+            "set preset='on-policy'."
+        )
+    if len(dataset) < questions_per_batch:
+        raise DatasetError(
+            f"train_dataset has {len(dataset)} rows, but one generation takes {questions_per_batch} questions "
+            "(per_device_train_batch_size x processes x steps_per_generation / num_generations). Lower "
+            f"per_device_train_batch_size or steps_per_generation so that at most {len(dataset)} are taken."
+        )
+
+
+def check_no_dropout(model: Any) -> None:
+    """Log-probs of a forward with dropout are not those of the policy that generated."""
+    active = [name for name, module in model.named_modules() if type(module).__name__ == "Dropout" and module.p > 0]
+    config = model.config.get_text_config().to_dict()
+    functional = [
+        key for key, value in config.items() if "dropout" in key and isinstance(value, float) and value > 0
+        and key in ("attention_dropout", "attn_dropout", "attention_probs_dropout_prob")
+    ]  # fmt: skip
+    if active:
+        raise ConfigurationError(
+            f"the model has active dropout ({active[0]}, {len(active)} modules in all): log-probs under dropout are not the "
+            "behaviour policy's, and importance ratios of replayed tokens would be noise. Set disable_dropout=True."
+        )
+    if functional:
+        raise ConfigurationError(
+            f"the model's config has {functional[0]}={config[functional[0]]}, which disable_dropout does not reach. Set "
+            f"model_init_kwargs={{'{functional[0]}': 0.0}}."
+        )
+
+
+def correctness_index(names: Sequence[str], chosen: str | None) -> int:
+    """Which reward function decides whether a completion is right: the named one, or the first."""
+    if chosen is None:
+        return 0
+    if chosen not in names:
+        raise ConfigurationError(f"correctness_function={chosen!r} is none of the reward functions: {list(names)}.")
+    return list(names).index(chosen)
+
+
+def bound_arguments(init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a host's constructor by name, however they were passed."""
+    return dict(inspect.signature(init).bind(*args, **kwargs).arguments)

@@ -1,0 +1,181 @@
+"""`ExGRPOConfig`: TRL's `GRPOConfig` with the options of experience replay, flat."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from trl import GRPOConfig
+
+from ..config import ObjectiveConfig, ReplayConfig
+from ..errors import ConfigurationError
+from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
+
+CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
+_CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
+
+MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
+
+
+def _core(name: str) -> Any:
+    """A flat twin of a core option: not given (None) means the value of the preset."""
+    core = _CORE[name]
+    text = f"{core.metadata['help']} Default: that of the preset ({core.default!r} where it has none)."
+    return field(default=None, metadata={"help": text.replace("%", "%%")})
+
+
+@dataclass
+class ExGRPOConfig(GRPOConfig):
+    r"""
+    Configuration of [`ExGRPOTrainer`]: everything of TRL's `GRPOConfig`, and the options of experience replay.
+
+    An option that is not given has the value of the `preset`; after construction all of them hold values. Of TRL's own
+    options four have another default, the method's: `loss_type="dr_grpo"`, `scale_rewards="none"`, `beta=0.0` (as in TRL)
+    and `disable_dropout=True` (so that stored log-probs are those of the policy that generated).
+
+    The options, with their meaning and defaults, are those of [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
+    """
+
+    loss_type: str = field(
+        default="dr_grpo",
+        metadata={
+            "help": "Loss of TRL's GRPOTrainer. With replay: 'dr_grpo' (the method's: sum over tokens divided by "
+            "completions times max_completion_length), 'grpo' or 'dapo'. Without replay: any of TRL's."
+        },
+    )
+    scale_rewards: str = field(
+        default="none",
+        metadata={"help": "'none' (the method's: no division by the standard deviation) or 'group'. TRL's option."},
+    )
+    disable_dropout: bool = field(
+        default=True,
+        metadata={
+            "help": "Whether dropout is disabled. Replay needs it: log-probs under dropout are not the policy's."
+        },
+    )
+
+    preset: str = field(
+        default="exgrpo",
+        metadata={"help": f"Named recipe that fills every option not given: {', '.join(PRESETS)}."},
+    )
+    mixing: str | None = _core("mixing")
+    replay_share: float | None = _core("replay_share")
+    question_choice: str | None = _core("question_choice")
+    mu: float | None = _core("mu")
+    sigma: float | None = _core("sigma")
+    trajectory_choice: str | None = _core("trajectory_choice")
+    entropy_refresh: str | None = _core("entropy_refresh")
+    max_entropy_age: int | None = _core("max_entropy_age")
+    entropy_candidates: int | None = _core("entropy_candidates")
+    start_pass_at_1: float | None = _core("start_pass_at_1")
+    start_step: int | None = _core("start_step")
+    start_epoch: float | None = _core("start_epoch")
+    retirement: str | None = _core("retirement")
+    capacity: int | None = _core("capacity")
+    capacity_per_question: int | None = _core("capacity_per_question")
+    eviction: str | None = _core("eviction")
+    store_truncated: bool | None = _core("store_truncated")
+    correction: str | None = _core("correction")
+    shaping_beta: float | None = _core("shaping_beta")
+    truncation: float | None = _core("truncation")
+    clip_fresh: bool | None = _core("clip_fresh")
+    positive_weight: float | None = _core("positive_weight")
+
+    correctness_function: str | None = field(
+        default=None,
+        metadata={
+            "help": "Name of the reward function that decides whether a completion is right. Default: the first."
+        },
+    )
+    correctness_threshold: float = field(
+        default=0.5, metadata={"help": "A completion is right if that function's reward is above this."}
+    )
+    max_generated_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop after the step in which this many completion tokens were generated, over all processes; "
+            "prompts and replayed completions do not count."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise ConfigurationError(f"{error}{self._nearest_batches()}") from error
+        replay, objective = resolve(self.preset, **{name: getattr(self, name) for name in CORE_FIELDS})
+        for core in (replay, objective):
+            for f in fields(core):
+                setattr(self, f.name, getattr(core, f.name))
+        if self.max_generated_tokens is not None and self.max_generated_tokens < 1:
+            raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
+        if replay.active:
+            self._refuse_what_replay_cannot()
+
+    @property
+    def replay(self) -> ReplayConfig:
+        return ReplayConfig(**{name: getattr(self, name) for name in REPLAY_FIELDS})
+
+    @property
+    def objective(self) -> ObjectiveConfig:
+        return ObjectiveConfig(**{name: getattr(self, name) for name in OBJECTIVE_FIELDS})
+
+    def _nearest_batches(self) -> str:
+        """Where batch and group size do not fit, the nearest that do."""
+        batch, k = self.generation_batch_size, self.num_generations
+        if not isinstance(batch, int) or not isinstance(k, int) or k < 2 or batch % k == 0:
+            return ""
+        below, above = batch // k * k, (batch // k + 1) * k
+        nearest = f"{below} or {above}" if below else f"{above}"
+        sizes = [n for n in range(2, batch + 1) if batch % n == 0]
+        groups = f", or num_generations to one of {sizes}" if sizes else ""
+        return (
+            f" A generation batch is per_device_train_batch_size ({self.per_device_train_batch_size}) x processes "
+            f"({self.world_size}) x steps_per_generation ({self.steps_per_generation}) = {batch} completions, in groups of "
+            f"num_generations = {k}. Set these to a product of {nearest}{groups}."
+        )
+
+    def _refuse_what_replay_cannot(self) -> None:
+        """Host options that have no meaning, or a wrong one, together with replay."""
+        refusals = [
+            (
+                self.loss_type not in MIXED_LOSS_TYPES,
+                f"loss_type={self.loss_type!r}",
+                "its ratio or its normaliser is not defined for replayed tokens, or depends on how a batch is cut",
+                f"loss_type to one of {', '.join(MIXED_LOSS_TYPES)}",
+            ),
+            (
+                self.importance_sampling_level != "token",
+                f"importance_sampling_level={self.importance_sampling_level!r}",
+                "the correction of replayed tokens is per token",
+                "importance_sampling_level='token'",
+            ),
+            (
+                self.scale_rewards not in ("none", "group"),
+                f"scale_rewards={self.scale_rewards!r}",
+                "advantages of mixed groups are centred (and scaled) inside the group",
+                "scale_rewards='none' (the method's) or 'group'",
+            ),
+            (
+                self.multi_objective_aggregation != "sum_then_normalize",
+                f"multi_objective_aggregation={self.multi_objective_aggregation!r}",
+                "it normalises over the whole batch, replayed completions included",
+                "multi_objective_aggregation='sum_then_normalize'",
+            ),
+            (
+                self.top_entropy_quantile < 1.0,
+                f"top_entropy_quantile={self.top_entropy_quantile}",
+                "the quantile would be taken over fresh and replayed tokens together",
+                "top_entropy_quantile=1.0",
+            ),
+            (
+                bool(self.mask_truncated_completions) and (self.mixing == "rescue" or bool(self.store_truncated)),
+                "mask_truncated_completions=True",
+                "a stored completion that was cut at the length limit would be replayed and masked out",
+                "mask_truncated_completions=False" + ("" if self.mixing == "rescue" else ", or store_truncated=False"),
+            ),
+        ]
+        for refused, what, why, instead in refusals:
+            if refused:
+                raise ConfigurationError(
+                    f"{what} cannot be combined with replay (preset={self.preset!r}, mixing={self.mixing!r}): {why}. "
+                    f"Set {instead}, or preset='on-policy' to train without replay."
+                )

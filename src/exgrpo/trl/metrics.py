@@ -1,0 +1,85 @@
+"""What is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..experience.difficulty import EASY, HARD, MEDIUM, UNSOLVED, tier_of
+from ..experience.trajectory import RIGHT, UNSCORABLE
+from ..objective.loss import effective_sample_size
+from ..replay.plan import ReplayPlanner
+from .generation import Generation
+
+MAX_BUCKET_METRICS = 16
+
+
+def fresh_metrics(outcomes: np.ndarray, rewards: torch.Tensor, stored: set[int]) -> dict[str, float]:
+    """Of fresh completions only.
+
+    Args:
+        outcomes: (B, K), before any rescue.
+        rewards: (B*K,), weighted sums; NaN where unscorable.
+        stored: global rows of planned replays.
+    """
+    fresh = np.ones(outcomes.size, bool)
+    fresh[list(stored)] = False
+    flat = outcomes.ravel()[fresh]
+    scorable = int((flat != UNSCORABLE).sum())
+    values = rewards.float().cpu().numpy()[fresh]
+    k = outcomes.shape[1]
+    right = [(outcomes[g][fresh[g * k : (g + 1) * k]] == RIGHT) for g in range(len(outcomes))]
+    return {
+        "fresh/pass_at_1": float((flat == RIGHT).sum() / scorable) if scorable else math.nan,
+        "fresh/reward": float(np.nanmean(values)) if np.isfinite(values).any() else math.nan,
+        "fresh/unscorable": float((flat == UNSCORABLE).sum()),
+        "fresh/groups_unsolved": float(np.mean([not any(group) for group in right])),
+        "fresh/groups_solved": float(np.mean([bool(group.size) and all(group) for group in right])),
+    }
+
+
+def pool_metrics(planner: ReplayPlanner, generation: Generation, num_replayed: int) -> dict[str, float]:
+    """The state of the buffer after a generation, and what was replayed in it."""
+    buffer, plan = planner.buffer, generation.plan
+    sizes = buffer.bucket_sizes()
+    k = buffer.num_generations
+    tiers = dict.fromkeys((UNSOLVED, HARD, MEDIUM, EASY), 0)
+    for bucket, size in enumerate(sizes):
+        tiers[tier_of(bucket, k)] += int(size)
+    ages = [plan.step - choice.trajectory.step for choice, _ in generation.stored.values()]
+    metrics = {
+        "replay/size": float(len(buffer)),
+        "replay/questions": float(buffer.num_replayable),
+        "replay/retired": float(buffer.num_retired),
+        "replay/share": num_replayed / len(plan.questions),
+        "replay/gate_open": float(planner.gate.open),
+        "replay/skipped_unscorable": float(sum(group.unscorable for group in generation.groups())),
+        "fresh/pass": float(planner.stream.pass_number),
+        "fresh/refilled": float(plan.refilled),
+        **{f"replay/{name}": float(count) for name, count in tiers.items()},
+    }
+    if k <= MAX_BUCKET_METRICS:
+        metrics |= {f"replay/bucket_{bucket}": float(size) for bucket, size in enumerate(sizes)}
+    if ages:
+        metrics |= {"replay/age_mean": float(np.mean(ages)), "replay/age_max": float(max(ages))}
+    return metrics
+
+
+def loss_metrics(harvest: dict[str, dict[int, Any]], stored: set[int]) -> dict[str, float]:
+    """What the loss forwards of a generation revealed: entropies of fresh and replayed apart, and the replay ratio.
+
+    `replay/ratio_mean` is the token mean of w; `replay/ess` is (sum w)^2 / (n sum w^2) over tokens, in (0, 1].
+    """
+    metrics = {}
+    for name, wanted in (("fresh/entropy", False), ("replay/entropy", True)):
+        rows = [value for row, value in harvest["entropies"].items() if (row in stored) == wanted and value[1]]
+        if rows:
+            means, tokens = np.array(rows).T
+            metrics[name] = float((means * tokens).sum() / tokens.sum())
+    if ratios := [value for value in harvest["ratios"].values() if value[3]]:
+        log_ratio, log_sum, log_squares, tokens = torch.tensor(ratios, dtype=torch.float64).T
+        metrics["replay/ratio_mean"] = float(torch.exp(log_sum.logsumexp(0)) / tokens.sum())
+        metrics["replay/log_ratio_mean"] = float((log_ratio * tokens).sum() / tokens.sum())
+        metrics["replay/ess"] = effective_sample_size(log_sum, log_squares, tokens)
+    return metrics

@@ -1,0 +1,92 @@
+"""Which row is which question: identity by content, never by row number."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from ..experience.trajectory import IntArray
+
+CHUNK = 1000
+NOT_SEEN_BY_REWARDS = ("prompt", "completion", "completion_ids")
+
+Tokenize = Callable[[list[Any]], list[list[int]]]
+
+
+class QuestionTable:
+    """Questions are numbered by the order of their first row. Two rows are one question if they agree in their prompt's
+    token ids and in every column that a reward function sees.
+
+    Args:
+        dataset: rows with a `prompt`.
+        tokenize: prompts -> token ids as the host renders them, chat template included.
+        progress: whether to show a progress bar.
+
+    Attributes:
+        keys: one 16-byte content hash per question, as hex.
+        question_of_row: (N,).
+        row_of_question: (Q,), the first row of each.
+    """
+
+    def __init__(self, dataset: Any, tokenize: Tokenize, progress: bool = False):
+        self._dataset = dataset
+        self._tokenize = tokenize
+        numbers: dict[str, int] = {}
+        question_of_row, row_of_question = [], []
+        columns = sorted(set(dataset.column_names) - set(NOT_SEEN_BY_REWARDS))
+        for start in tqdm(range(0, len(dataset), CHUNK), desc="Reading questions", disable=not progress):
+            rows = dataset[start : start + CHUNK]
+            prompts = tokenize(rows["prompt"])
+            for place, ids in enumerate(prompts):
+                key = question_key(ids, {name: rows[name][place] for name in columns})
+                number = numbers.setdefault(key, len(numbers))
+                if number == len(row_of_question):
+                    row_of_question.append(start + place)
+                question_of_row.append(number)
+        self.keys: Sequence[str] = tuple(numbers)
+        self.question_of_row = np.array(question_of_row, np.int64)
+        self.row_of_question = np.array(row_of_question, np.int64)
+        self.prompt_ids = lru_cache(maxsize=4096)(self._prompt_ids)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def num_duplicates(self) -> int:
+        return len(self.question_of_row) - len(self.keys)
+
+    def row(self, question: int) -> dict[str, Any]:
+        row: dict[str, Any] = self._dataset[int(self.row_of_question[question])]
+        return row
+
+    def _prompt_ids(self, question: int) -> tuple[int, ...]:
+        """Token ids of a question's prompt."""
+        return tuple(self._tokenize([self.row(question)["prompt"]])[0])
+
+    def permutations(self, seed: int, shuffle: bool) -> Callable[[int], IntArray]:
+        """The order of the questions in pass 0, 1, 2, ...: that of TRL's sampler, one generator over all passes."""
+        orders = self._orders(seed, shuffle)
+        return lambda pass_number: next(orders)
+
+    def _orders(self, seed: int, shuffle: bool) -> Iterator[IntArray]:
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        n = len(self.question_of_row)
+        while True:
+            rows = torch.randperm(n, generator=generator).numpy() if shuffle else np.arange(n)
+            questions = self.question_of_row[rows]
+            yield questions[self.row_of_question[questions] == rows]
+
+
+def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:
+    """Content hash of a question: its prompt's token ids and the columns that reward functions see."""
+    digest = hashlib.blake2b(np.asarray(prompt_ids, np.int32).tobytes(), digest_size=16)
+    digest.update(
+        json.dumps(columns, sort_keys=True, default=repr, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    )
+    return digest.hexdigest()

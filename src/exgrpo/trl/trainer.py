@@ -1,0 +1,417 @@
+"""`ExGRPOTrainer`: TRL's `GRPOTrainer` with experience replay.
+
+Every override calls `super()`; no body of the host is copied. In the order of a step:
+
+    _generate_and_score_completions   plan the batch, put its rows in place of the sampler's; afterwards observe
+      _generate                         rescue: score early, replace failures by stored successes
+        _generate_single_turn             generate the fresh rows only, splice the stored ones in
+      _calculate_rewards                stored trajectories keep their recorded rewards
+    _compute_loss                     the host's loss on fresh rows, plus the replayed term; harvest log-probs
+      _get_per_token_logps_and_entropies  keep what the host's one forward computed
+"""
+
+import logging
+import math
+import textwrap
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from trl import GRPOTrainer
+
+from ..errors import ConfigurationError
+from ..experience.trajectory import RIGHT, FloatArray, Trajectory
+from ..objective import group_advantages, replay_loss, weight_positive
+from ..replay import FreshStream, ReplayPlanner
+from . import checks
+from .config import ExGRPOConfig
+from .generation import NO_LOGP, Generation, merge, outcomes_of
+from .metrics import fresh_metrics, loss_metrics, pool_metrics
+from .questions import QuestionTable
+from .scoring import mean_entropies
+
+logger = logging.getLogger(__name__)
+
+LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed")
+
+
+class ExGRPOTrainer(GRPOTrainer):
+    """
+    GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)): successful completions are kept,
+    organised by question and by how hard the question is now, and the most valuable are replayed in groups with fresh
+    ones.
+
+    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`].
+
+    ```python
+    from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+
+    trainer = ExGRPOTrainer(
+        model="Qwen/Qwen2.5-Math-1.5B", reward_funcs=accuracy_reward, args=ExGRPOConfig(), train_dataset=dataset
+    )
+    trainer.train()
+    ```
+
+    Attributes:
+        planner ([`~exgrpo.replay.ReplayPlanner`] or `None`): the experience and its plans; `None` without replay.
+        questions: which row is which question; `None` without replay.
+        generated_tokens (`int`): completion tokens generated in training so far, over all processes.
+        idle_reason (`str` or `None`): why the last generation replayed nothing.
+
+    Raises:
+        ConfigurationError: an option or argument that cannot be combined with replay; before the model is loaded.
+        DatasetError: a missing column, or fewer questions than one generation takes.
+        HostVersionError: an unsupported version of TRL.
+    """
+
+    _tag_names = ["trl", "exgrpo"]
+    _name = "ExGRPO"
+    _paper = {
+        "title": "ExGRPO: Learning to Reason from Experience",
+        "id": "2510.02245",
+        # docstyle-ignore
+        "citation": textwrap.dedent("""\
+            @inproceedings{zhan2026exgrpo,
+                title     = {{ExGRPO: Learning to Reason from Experience}},
+                author    = {Zhan, Runzhe and Li, Yafu and Wang, Zhi and Qu, Xiaoye and Liu, Dongrui and Shao, Jing and Wong, Derek F. and Cheng, Yu},
+                booktitle = {International Conference on Learning Representations},
+                year      = 2026,
+                eprint    = {arXiv:2510.02245},
+            }"""),  # noqa: E501
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        checks.check_host_version()
+        given = checks.bound_arguments(super().__init__, args, kwargs)
+        given["args"] = config = self._config(given)
+        reward_funcs = given.get("reward_funcs") or []
+        checks.check_columns(
+            given.get("train_dataset"), reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        )
+        if config.replay.active:
+            checks.check_replayable(given, config.generation_batch_size // config.num_generations)
+        self.planner: ReplayPlanner | None = None
+        self.questions: QuestionTable | None = None
+        self.generated_tokens = 0
+        self.idle_reason: str | None = None
+        self._generation: Generation | None = None
+        self._forward: tuple[Tensor, Tensor] | None = None
+        super().__init__(**given)
+        self._objective = config.objective
+        self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
+        if not config.clip_fresh:
+            self.epsilon_low = self.epsilon_high = math.inf
+        if config.max_generated_tokens is not None:
+            self.add_callback(_StopAtGeneratedTokens(self))
+        if config.replay.active:
+            self._start_replay(config)
+
+    @staticmethod
+    def _config(given: dict[str, Any]) -> ExGRPOConfig:
+        args = given.get("args")
+        if args is None:
+            model = given["model"]
+            name = model if isinstance(model, str) else (getattr(model.config, "_name_or_path", "") or "model")
+            return ExGRPOConfig(f"{name.split('/')[-1]}-ExGRPO")
+        if not isinstance(args, ExGRPOConfig):
+            raise ConfigurationError(
+                f"ExGRPOTrainer needs args of type ExGRPOConfig, not {type(args).__name__}. Replace GRPOConfig(...) by "
+                "exgrpo.trl.ExGRPOConfig(...); it takes the same options."
+            )
+        return args
+
+    def _start_replay(self, config: ExGRPOConfig) -> None:
+        checks.check_no_dropout(self.model)
+        main = self.accelerator.is_main_process
+        self.questions = QuestionTable(
+            self.train_dataset,
+            lambda prompts: self._tokenize_prompts(prompts)[0],
+            progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
+        )
+        stream = FreshStream(self.questions.permutations(config.seed, self.shuffle_dataset), len(self.questions))
+        self.planner = ReplayPlanner(config.replay, stream, self.num_generations, config.seed)
+        names = [name.rsplit(".", 1)[-1] for name, m in self.model.named_modules() if isinstance(m, nn.Embedding)]
+        self._has_learned_positions = any(name in LEARNED_POSITIONS for name in names)
+        if main and self.questions.num_duplicates:
+            logger.warning(
+                "%d of %d rows of train_dataset repeat another (same prompt, same columns) and count as one question.",
+                self.questions.num_duplicates, len(self.train_dataset),
+            )  # fmt: skip
+        if main and len(self.reward_funcs) > 1 and config.correctness_function is None:
+            logger.warning(
+                "Several reward functions, and correctness_function is not set: a completion counts as right if the first, "
+                "%r, is above %g.",
+                self.reward_func_names[0], config.correctness_threshold,
+            )  # fmt: skip
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint and self.planner is not None:
+            raise ConfigurationError(
+                "resume_from_checkpoint with replay is not supported yet: the experience of the earlier run is not in its "
+                "checkpoints. Start from the checkpoint's weights (model=checkpoint directory), which begins with empty "
+                "experience, or set preset='on-policy'."
+            )
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    # Generation -------------------------------------------------------------------------------------------------
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
+        if self.planner is None:
+            output = super()._generate_and_score_completions(inputs)
+            output["advantages"] = weight_positive(output["advantages"], self._objective.positive_weight)
+            self._rewrite_logged_advantages(output["advantages"])
+            return output
+        self._generation = generation = self._plan(inputs)
+        output = super()._generate_and_score_completions(generation.inputs)
+        return self._observe(generation, output)
+
+    def _plan(self, inputs: list[dict[str, Any]]) -> Generation:
+        """Rows of this process for the next generation; the sampler's are only counted."""
+        assert self.planner is not None and self.questions is not None
+        k, size, accelerator = self.num_generations, len(inputs), self.accelerator
+        plan = self.planner.plan(
+            size * accelerator.num_processes // k, self.state.global_step, self.state.epoch or 0.0, self._entropies
+        )
+        if plan.idle and plan.idle != self.idle_reason and accelerator.is_main_process:
+            logger.info("Replay is idle at step %d: %s.", self.state.global_step, plan.idle)
+        self.idle_reason = plan.idle
+        offset = accelerator.process_index * size
+        groups = range(offset // k, (offset + size - 1) // k + 1)
+        rows = {group: self.questions.row(int(plan.questions[group])) for group in groups}
+        columns = list(inputs[0])
+        chosen = [{name: rows[row // k][name] for name in columns} for row in range(offset, offset + size)]
+        return Generation(plan, k, chosen, offset)
+
+    def _entropies(self, trajectories: Any) -> FloatArray:
+        assert self.questions is not None
+        return mean_entropies(self, [(self.questions.prompt_ids(t.question), t.completion_ids) for t in trajectories])
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        output = super()._generate(prompts)
+        if (generation := self._in_training()) is None:
+            return output
+        completion_ids, completions, logprobs = output[1], output[3], output[4]
+        generation.completion_ids = completion_ids
+        if generation.plan.num_replayed or self.planner is None or self.planner.config.mixing != "rescue":
+            return output
+        # A replaced row must be replaced before the host pads and scores log-probs, so rewards are needed now; the
+        # host's later call gets the same ones.
+        self._calculate_rewards(generation.inputs, prompts, completions, completion_ids)
+        assert generation.rewards is not None and generation.outcomes is not None
+        for rescue in self.planner.rescue(generation.plan, generation.outcomes, self._entropies):
+            row = rescue.group * self.num_generations + rescue.member
+            generation.stored[row] = (rescue.choice, "rescue")
+        generation.record_rewards(generation.rewards)
+        for row, choice in generation.local().items():
+            ids = choice.trajectory.completion_ids.tolist()
+            text = self.processing_class.batch_decode([ids], skip_special_tokens=True)[0]
+            completion_ids[row] = ids
+            completions[row] = text if isinstance(completions[row], str) else [{"role": "assistant", "content": text}]
+            if logprobs is not None:
+                logprobs[row] = [NO_LOGP] * len(ids)
+            for values in self._pending_extra_logs.values():
+                if len(values) == generation.size:
+                    values[row] = None
+        self._log_labels(generation)
+        return output
+
+    def _generate_single_turn(self, prompt_ids: list[Any], *args: Any, **kwargs: Any) -> Any:
+        generation = self._in_training()
+        stored = generation.local() if generation is not None else {}
+        # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
+        if stored and not self.use_vllm and not self._is_sharded():
+            rows = [row for row in range(len(prompt_ids)) if row not in stored]
+        else:
+            rows = list(range(len(prompt_ids)))
+        ids: list[Any] = [None] * len(prompt_ids)
+        logprobs: list[Any] | None = None
+        if rows:
+            fresh, fresh_logprobs = super()._generate_single_turn([prompt_ids[row] for row in rows], *args, **kwargs)
+            if fresh_logprobs is not None:
+                logprobs = [None] * len(prompt_ids)
+            for place, row in enumerate(rows):
+                ids[row] = fresh[place]
+                if logprobs is not None:
+                    logprobs[row] = fresh_logprobs[place]
+        if self.model.training:
+            self._count_tokens(sum(len(ids[row]) for row in rows))
+        for row, choice in stored.items():
+            ids[row] = choice.trajectory.completion_ids.tolist()
+            if logprobs is not None:
+                logprobs[row] = [NO_LOGP] * len(ids[row])
+        return ids, logprobs
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        generation = self._in_training()
+        if generation is not None and generation.rewards is not None:
+            return generation.rewards
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if not self.model.training:
+            if self.planner is not None and self.log_completions:
+                self._log_completion_extra("replayed", [""] * len(prompts))
+            return rewards
+        outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
+        planned = set(generation.stored) if generation is not None else set()
+        if generation is not None:
+            generation.record_rewards(rewards)
+            generation.outcomes = outcomes
+            if self.planner is not None and self.planner.config.mixing != "rescue":
+                self._log_labels(generation)
+        self._log(fresh_metrics(outcomes, self._weighted(rewards), planned))
+        return rewards
+
+    def _observe(self, generation: Generation, output: dict[str, Any]) -> dict[str, Any]:
+        """After scoring: tell the core, and put what the loss needs beside the host's columns."""
+        assert self.planner is not None and generation.rewards is not None
+        self.planner.observe(generation.plan, generation.groups())
+        k = self.num_generations
+        rewards = self._weighted(generation.rewards)
+        advantages = group_advantages(rewards.view(-1, k), self._objective.positive_weight, self.scale_rewards)
+        output["advantages"] = advantages.view(-1)[generation.offset : generation.offset + generation.size]
+        self._rewrite_logged_advantages(output["advantages"])
+        assert generation.outcomes is not None
+        flat = generation.outcomes.ravel()
+        for row in range(generation.offset, generation.offset + generation.size):
+            ids = generation.completion_ids[row - generation.offset]
+            finish = "stop" if ids and ids[-1] in self.eos_token_ids else "length"
+            if (
+                flat[row] == RIGHT
+                and row not in generation.stored
+                and self.planner.wants(generation.question_of(row), finish)
+            ):
+                generation.wanted[row] = finish
+        output |= generation.tensors(output["completion_ids"].size(1), output["completion_ids"].device)
+        if "old_per_token_logps" in output:
+            generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
+        self._log(pool_metrics(self.planner, generation, len(generation.stored)))
+        return output
+
+    # Loss -------------------------------------------------------------------------------------------------------
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if (generation := self._in_training()) is None:
+            return super()._compute_loss(model, inputs)
+        replayed, advantages, mask = inputs["replay_mask"], inputs["advantages"], inputs["completion_mask"]
+        loss = super()._compute_loss(model, {**inputs, "advantages": advantages.masked_fill(replayed, 0.0)})
+        assert self._forward is not None
+        (logps, entropies), self._forward = self._forward, None
+        rows = inputs["generation_row"].tolist()
+        if replayed.any():
+            part = replay_loss(
+                logps, inputs["behaviour_logps"], advantages, mask, replayed, self._objective,
+                self._token_weights(inputs), self.args.epsilon,
+            )  # fmt: skip
+            loss = loss + part.loss
+            generation.keep_ratios(rows, part.stats)
+        generation.keep_logps(rows, logps)
+        generation.keep_entropies(rows, entropies, mask)
+        if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
+            self._admit(generation)
+        return loss
+
+    def _token_weights(self, inputs: dict[str, Any]) -> Tensor | float:
+        """What the host's loss multiplies each token's term with; a number or (B, 1)."""
+        mask, accumulation = inputs["completion_mask"], self.current_gradient_accumulation_steps
+        if self.loss_type == "dr_grpo":
+            return 1.0 / (mask.size(0) * self.max_completion_length * accumulation)
+        if self.loss_type == "grpo":
+            return 1.0 / (mask.sum(1, keepdim=True).clamp(min=1) * mask.size(0) * accumulation)
+        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes  # dapo
+        return 1.0 / (tokens * accumulation / self.args.steps_per_generation)
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self.planner is None or not self._has_learned_positions:
+            result = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+            )
+        else:
+            result = self._without_left_padding(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        if torch.is_grad_enabled():
+            self._forward = (result[0], result[1])
+        return result
+
+    def _without_left_padding(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Models with learned positions would count the padding before a prompt: move it behind, and the answers back."""
+        lead = attention_mask.argmax(1, keepdim=True)
+        width = input_ids.size(1)
+        source = (torch.arange(width, device=input_ids.device)[None] + lead) % width
+        wide = logits_to_keep + int(lead.max())
+        logps, entropies, *rest = super()._get_per_token_logps_and_entropies(
+            model, input_ids.gather(1, source), attention_mask.gather(1, source), wide, *args, **kwargs
+        )
+        back = torch.arange(logits_to_keep, device=input_ids.device)[None] + (lead.max() - lead)
+        return logps.gather(1, back), None if entropies is None else entropies.gather(1, back), *rest
+
+    def _admit(self, generation: Generation) -> None:
+        """All forwards of a generation are done: its successes become trajectories, on every process the same."""
+        assert self.planner is not None
+        harvest = merge(gather_object([generation.harvest()]))
+        buffer = self.planner.buffer
+        for row in sorted(generation.stored):
+            choice, _ = generation.stored[row]
+            if (
+                row in harvest["entropies"]
+                and (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None
+            ):
+                buffer.measured([slot], np.array([harvest["entropies"][row][0]]), generation.plan.step)
+        trajectories: list[Trajectory] = generation.trajectories(harvest)
+        self._log(loss_metrics(harvest, set(generation.stored)))
+        self._log({"replay/admitted": float(self.planner.admit(trajectories))})
+
+    # Small things -----------------------------------------------------------------------------------------------
+
+    def _in_training(self) -> Generation | None:
+        return self._generation if self.model.training else None
+
+    def _is_sharded(self) -> bool:
+        plugin = self.accelerator.state.deepspeed_plugin
+        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
+
+    def _weighted(self, rewards_per_func: Tensor) -> Tensor:
+        """One reward per completion, NaN where no function gave any. (N*K, F) -> (N*K,)."""
+        weights = self.reward_weights.to(rewards_per_func.device)
+        return (rewards_per_func * weights).nansum(dim=1).masked_fill(rewards_per_func.isnan().all(dim=1), torch.nan)
+
+    def _count_tokens(self, count: int) -> None:
+        counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
+        self.generated_tokens += int(counts.sum())
+        self._log({"fresh/generated_tokens": float(self.generated_tokens)})
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+
+    def _log_labels(self, generation: Generation) -> None:
+        if self.log_completions:
+            self._log_completion_extra("replayed", generation.labels())
+
+    def _rewrite_logged_advantages(self, advantages: Tensor) -> None:
+        """TRL's completions table shows the advantages that the loss used."""
+        if self._objective.positive_weight == 1.0 and self.planner is None:
+            return
+        values = self.accelerator.gather(advantages).tolist()
+        logged = self._logs["advantages"]
+        for _ in range(min(len(values), len(logged))):
+            logged.pop()
+        logged.extend(values)
+
+
+class _StopAtGeneratedTokens(TrainerCallback):
+    """Ends training after the step in which the budget of generated tokens was reached."""
+
+    def __init__(self, trainer: ExGRPOTrainer):
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.generated_tokens >= args.max_generated_tokens:
+            control.should_training_stop = True

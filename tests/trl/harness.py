@@ -1,0 +1,151 @@
+"""A trainer that runs for real, but generates what a script says.
+
+The host's generation is the only thing replaced (`GRPOTrainer._generate_single_turn`): everything of ours, and everything
+else of the host's, runs as it is. A script is a function of (generation, prompt, member) that answers with a completion.
+"""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from exgrpo.experience.events import Event
+from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
+
+CHARACTERS = "0123456789+-*=() abcdefghijklmnopqrstuvwxyz?"
+Script = Callable[[int, str, int], str]
+
+
+def tiny_tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<bos>", "<eos>", "<unk>", *CHARACTERS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>"
+    )
+    if chat:
+        tokenizer.chat_template = (
+            "{% for m in messages %}{{ m['role'][0] }}({{ m['content'] }}){% endfor %}"
+            "{% if add_generation_prompt %}a({% endif %}"
+        )
+    return tokenizer
+
+
+def tiny_model(seed: int = 0, learned_positions: bool = False, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    size = len(CHARACTERS) + 4
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if learned_positions:
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=size, n_positions=128, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
+                attn_pdrop=0.0, initializer_range=0.2, **tokens,
+            )
+        )  # fmt: skip
+    else:
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+                num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, **tokens,
+            )
+        )  # fmt: skip
+    torch.random.set_rng_state(state)
+    return model.to(dtype)
+
+
+def right_reward(prompts, completions, right, **kwargs):
+    """1 where the completion (up to its end) is one of the right ones, None for `?`, else 0."""
+    texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+    return [None if "?" in text else float(text in str(r).split("|")) for text, r in zip(texts, right, strict=True)]
+
+
+def questions(n: int, width: int = 1) -> Dataset:
+    """n questions `q<i>=`, to which `a<i>`, `b<i>`, ... are right."""
+    rows = [
+        {"prompt": f"q{i}=" + "x" * (i % width), "right": "|".join(f"{c}{i}" for c in "abcdefgh")} for i in range(n)
+    ]
+    return Dataset.from_list(rows)
+
+
+def config(tmp_path, cls=ExGRPOConfig, **options):
+    """8 questions a generation of 4 completions each, one micro-batch, unless said otherwise."""
+    defaults = dict(
+        output_dir=str(tmp_path), per_device_train_batch_size=32, num_generations=4, max_completion_length=12,
+        learning_rate=1e-3, max_steps=4, logging_steps=1, report_to=[], use_cpu=True, bf16=False,
+        gradient_checkpointing=False, save_strategy="no", disable_tqdm=True, seed=7, lr_scheduler_type="constant",
+    )  # fmt: skip
+    if cls is GRPOConfig:
+        defaults |= dict(loss_type="dr_grpo", scale_rewards="none", disable_dropout=True)
+    return cls(**{**defaults, **options})
+
+
+class Recorder(list):
+    """A listener that keeps every event."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    def of(self, kind: type) -> list:
+        return [event for event in self if isinstance(event, kind)]
+
+
+def trainer(args, dataset, model=None, tokenizer=None, reward=right_reward, script=None, cls=ExGRPOTrainer, **more):
+    """A trainer; its events go to `trainer.events`."""
+    made = cls(
+        model=model if model is not None else tiny_model(),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=dataset,
+        processing_class=tokenizer or tiny_tokenizer(),
+        **more,
+    )
+    made.events = Recorder()
+    if getattr(made, "planner", None) is not None:
+        made.planner.listener = made.planner.buffer.listener = made.events
+    if script is not None:
+        made.script = script
+    return made
+
+
+def encode(tokenizer, text: str) -> list[int]:
+    """Ids of a scripted completion; `$` at its end is the end token, without it the completion was cut."""
+    ids = tokenizer(text.removesuffix("$"), add_special_tokens=False)["input_ids"]
+    return [*ids, tokenizer.eos_token_id] if text.endswith("$") else ids
+
+
+def scripted_generation(self, prompt_ids, *args, **kwargs):
+    """In place of the host's `_generate_single_turn`: the script of the trainer, if it has one."""
+    script = getattr(self, "script", None)
+    if script is None or not self.model.training:
+        return _host_generation(self, prompt_ids, *args, **kwargs)
+    tokenizer, generation = self.processing_class, getattr(self, "_generation", None)
+    if generation is None:  # no replay: rows are the host's
+        offset, counter = self.accelerator.process_index * len(prompt_ids), self._step // self.args.steps_per_generation
+        rows = range(offset, offset + len(prompt_ids))
+    else:
+        counter, everything = generation.plan.generation, range(generation.offset, generation.offset + generation.size)
+        rows = [row for row in everything if row not in generation.stored]
+        rows = list(everything) if len(rows) != len(prompt_ids) else rows
+    completions = [
+        encode(tokenizer, script(counter, tokenizer.decode(ids), row % self.num_generations))
+        for row, ids in zip(rows, prompt_ids, strict=True)
+    ]
+    return completions, None
+
+
+_host_generation = GRPOTrainer._generate_single_turn
+
+
+def silence() -> None:
+    """Warnings of the hosts that say nothing about us."""
+    warnings.filterwarnings("ignore", message=".*pin_memory.*")
