@@ -1,0 +1,28 @@
+"""Verifiable task families, and the built-in tiny policy that starts on them.
+
+`get_task("chains", reward="final")` gives a task; `task.make("train", 2048)` a dataset, `task.reward_function` its reward.
+"""
+
+from dataclasses import fields
+from typing import Any
+
+from ..errors import ConfigurationError
+from .base import Family, Question, Task
+from .chains import Chains
+from .free_order import FreeOrder
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Chains, FreeOrder)}
+
+
+def get_task(name: str, **knobs: Any) -> Task:
+    """The task of that name with these knobs; ConfigurationError where name, knob or value do not exist."""
+    if name not in TASKS:
+        raise ConfigurationError(f"There is no task {name!r}. Tasks: {', '.join(TASKS)}.")
+    known = [f.name for f in fields(TASKS[name])]  # type: ignore[arg-type]
+    unknown = sorted(set(knobs) - set(known))
+    if unknown:
+        raise ConfigurationError(f"The task {name!r} has no knob {unknown[0]!r}. Knobs: {', '.join(known)}.")
+    return TASKS[name](**knobs)
+
+
+__all__ = ["TASKS", "Family", "Question", "Task", "get_task"]

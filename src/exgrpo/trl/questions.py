@@ -37,7 +37,8 @@ class QuestionTable:
         self._dataset = dataset
         self._tokenize = tokenize
         numbers: dict[str, int] = {}
-        question_of_row, row_of_question = [], []
+        question_of_row: list[int] = []
+        row_of_question: list[int] = []
         columns = sorted(set(dataset.column_names) - set(NOT_SEEN_BY_REWARDS))
         for start in tqdm(range(0, len(dataset), CHUNK), desc="Reading questions", disable=not progress):
             rows = dataset[start : start + CHUNK]
