@@ -8,7 +8,6 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -146,6 +145,14 @@ def scripted_generation(self, prompt_ids, *args, **kwargs):
 _host_generation = GRPOTrainer._generate_single_turn
 
 
-def silence() -> None:
-    """Warnings of the hosts that say nothing about us."""
-    warnings.filterwarnings("ignore", message=".*pin_memory.*")
+@torch.no_grad()
+def score_alone(model, prompt_ids, completion_ids, temperature=1.0):
+    """Log-probs and entropies (nats) of one completion: one sequence, no padding, log_softmax over the vocabulary.
+
+    Answers with two lists of length T.
+    """
+    ids = torch.tensor([[*prompt_ids, *completion_ids]])
+    logits = model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1].double() / temperature
+    logps = torch.log_softmax(logits, -1)
+    entropies = -(logps.exp() * logps).sum(-1)
+    return logps.gather(1, ids[0, len(prompt_ids) :, None])[:, 0].tolist(), entropies.tolist()

@@ -1,0 +1,10 @@
+import pytest
+from trl import GRPOTrainer
+
+import harness
+
+
+@pytest.fixture(autouse=True)
+def _scripted(monkeypatch):
+    """Trainers with a `script` generate what it says; all others generate for real."""
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", harness.scripted_generation)
