@@ -1,0 +1,227 @@
+"""Loss and gradient through the trainer equal a slow reference in float64: one sequence at a time, plain log_softmax.
+
+The reference takes from the trainer only what happened (which completion, which reward, what was stored), never a column
+of the batch that our code computed.
+"""
+
+import copy
+import math
+import re
+
+import harness as h
+import numpy as np
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from exgrpo.experience.events import Admitted
+from exgrpo.experience.trajectory import Trajectory
+
+
+def token_gain(log_w: torch.Tensor, logp: torch.Tensor, advantage: float, objective) -> torch.Tensor:
+    """What a replayed token contributes, straight from the formulas."""
+    w = log_w.exp()
+    if objective.correction == "shaped":
+        return w / (w + objective.shaping_beta) * advantage
+    if objective.correction == "clip":
+        return torch.minimum(w * advantage, w.clamp(0.8, 1.2) * advantage)
+    if objective.correction == "truncated":
+        return w.detach().clamp(max=objective.truncation) * advantage * logp
+    return advantage * logp
+
+
+def logps_of(model, prompt, completion, temperature):
+    ids = torch.tensor([[*prompt, *completion]])
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+
+
+def advantages_of(rewards: list[float], weight: float, scale: str) -> list[float]:
+    known = [r for r in rewards if not math.isnan(r)]
+    if not known or max(known) == min(known):
+        return [0.0] * len(rewards)
+    mean = sum(known) / len(known)
+    std = (sum((r - mean) ** 2 for r in known) / (len(known) - 1)) ** 0.5 + 1e-4 if scale == "group" else 1.0
+    found = [0.0 if math.isnan(r) else (r - mean) / std for r in rewards]
+    return [a * weight if a > 0 else a for a in found]
+
+
+class Reference(TrainerCallback):
+    """Before each optimizer step, computes the gradient that should stand there, and keeps both."""
+
+    def __init__(self):
+        self.compared = []
+        self.ratios = []
+
+    def attach(self, trainer):
+        self.trainer = trainer
+        trainer.add_callback(self)
+        return self
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        trainer, objective = self.trainer, self.trainer.args.objective
+        generation = trainer._generation
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        model = type(trained)(copy.deepcopy(trained.config)).double()  # a fresh one: TRL patched the other's forward
+        model.load_state_dict(trained.state_dict())
+        k, questions = trainer.num_generations, trainer.questions
+        rewards = (generation.rewards.double() @ trainer.reward_weights.double()).tolist()
+        sequences = {
+            row: (questions.prompt_ids(generation.question_of(row)), generation.completion_ids[row])
+            for row in range(generation.size)
+        }
+        total_tokens = sum(len(ids) for _, ids in sequences.values())
+        loss = torch.zeros((), dtype=torch.float64)
+        for group in range(generation.size // k):
+            rows = range(group * k, group * k + k)
+            credits = advantages_of([rewards[r] for r in rows], objective.positive_weight, args.scale_rewards)
+            for row, advantage in zip(rows, credits, strict=True):
+                prompt, ids = sequences[row]
+                logp = logps_of(model, prompt, ids, trainer.temperature)
+                if row in generation.stored:
+                    stored = trainer.behaviour[generation.stored[row][0].serial]
+                    log_w = logp - torch.tensor(stored.behaviour_logps.astype(np.float64))
+                    self.ratios += log_w.detach().tolist()
+                    gain = token_gain(log_w, logp, advantage, objective).sum()
+                else:
+                    gain = ((logp - logp.detach()).exp() * advantage).sum()
+                norm = {
+                    "dr_grpo": generation.size * trainer.max_completion_length,
+                    "grpo": generation.size * len(ids),
+                    "dapo": total_tokens,
+                }[args.loss_type]
+                loss = loss - gain / norm
+        loss.backward()
+        expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        actual = {name: p.grad.double() for name, p in trainer.model.named_parameters() if p.grad is not None}
+        self.compared.append((loss.item(), expected, actual))
+
+    def check(self, atol: float):
+        assert self.compared
+        for _, expected, actual in self.compared:
+            scale = max(g.abs().max().item() for g in expected.values())
+            for name, gradient in expected.items():
+                found = actual[name]
+                assert torch.isfinite(found).all()
+                assert (gradient - found).abs().max().item() <= atol * max(scale, 1e-6), name
+
+
+def script(generation: int, prompt: str, member: int) -> str:
+    """Two right ones of different length in each group; later ones are shorter or longer than what is stored."""
+    i = int(re.search(r"q(\d+)", prompt).group(1))
+    tail = "abcdefgh"[member]
+    if member < 2 and (i + generation) % 3:
+        return f"{tail}{i}$" if generation % 2 else f"{tail}{i}"
+    return "z" * (1 + (member * 3 + generation * 5 + i) % 11) + "$"
+
+
+def run(tmp_path, *, tamper=None, model=None, tokenizer=None, dataset=None, **options):
+    args = h.config(tmp_path, max_steps=5, start_pass_at_1=0.0, max_grad_norm=0.0, **options)
+    trainer = h.trainer(args, dataset or h.questions(24, width=5), script=script, model=model, tokenizer=tokenizer)
+    trainer.behaviour = {}
+
+    def listener(event):
+        trainer.events(event)
+        if isinstance(event, Admitted):
+            kept = tamper(event.serial, event.trajectory) if tamper else event.trajectory
+            trainer.behaviour[event.serial] = kept
+            trainer.planner.buffer.store.put(event.serial, kept)
+
+    trainer.planner.listener = trainer.planner.buffer.listener = listener
+    reference = Reference().attach(trainer)
+    trainer.train()
+    return trainer, reference
+
+
+CORRECTIONS = ["shaped", "clip", "truncated", "none"]
+CUTS = {"whole": (32, 1), "halves": (16, 2), "eighths": (4, 8)}
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("cut", CUTS)
+def test_gradient_equals_the_reference(tmp_path, correction, cut):
+    size, accumulation = CUTS[cut]
+    trainer, reference = run(
+        tmp_path, correction=correction, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation,
+        positive_weight=2.0, temperature=0.8,
+    )  # fmt: skip
+    reference.check(atol=2e-5)
+    assert np.std(reference.ratios) > 0.01  # not all on-policy: there was something to correct
+    lengths = {len(t) for t in trainer.behaviour.values()}
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
+@pytest.mark.parametrize("options", [{}, {"scale_rewards": "group"}, {"preset": "rescue"}])
+def test_gradient_of_each_loss_type(tmp_path, loss_type, options):
+    _, reference = run(
+        tmp_path, loss_type=loss_type, per_device_train_batch_size=8, gradient_accumulation_steps=4, **options
+    )
+    reference.check(atol=2e-5)
+
+
+def extreme(value):
+    def tamper(serial: int, trajectory: Trajectory) -> Trajectory:
+        logps = trajectory.behaviour_logps.copy()
+        logps[0] = value
+        return Trajectory(
+            trajectory.question, trajectory.completion_ids, logps, trajectory.rewards, trajectory.step,
+            trajectory.finish_reason, trajectory.entropy,
+        )  # fmt: skip
+
+    return tamper
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("value", [-91.0, -1e-6])
+def test_extreme_ratios(tmp_path, correction, value):
+    """A behaviour log-prob of -91 against -4 now, and the other way round: exact, nothing NaN [FAULTS 12]."""
+    trainer, reference = run(tmp_path, correction=correction, tamper=extreme(value))
+    reference.check(atol=2e-5)
+    assert max(map(abs, reference.ratios)) > 2
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_bfloat16(tmp_path, correction):
+    """A model in bfloat16 gives the reference's gradient to bfloat16's precision, and nothing NaN."""
+    trainer, reference = run(
+        tmp_path, correction=correction, model=h.tiny_model(dtype=torch.bfloat16), tamper=extreme(-91.0)
+    )
+    reference.check(atol=0.1)
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_autocast_and_checkpointing(tmp_path):
+    trainer, reference = run(tmp_path, bf16=True, gradient_checkpointing=True)
+    reference.check(atol=0.1)
+
+
+def test_learned_positions(tmp_path):
+    """Left padding does not shift the positions of a model that learned them [FAULTS 35]."""
+    _, reference = run(
+        tmp_path, model=h.tiny_model(learned_positions=True), per_device_train_batch_size=8, gradient_accumulation_steps=4
+    )
+    reference.check(atol=2e-5)
+
+
+def test_conversational(tmp_path):
+    from datasets import Dataset
+
+    rows = [
+        {"prompt": [{"role": "user", "content": row["prompt"]}], "right": row["right"]} for row in h.questions(24, 5)
+    ]
+    _, reference = run(tmp_path, tokenizer=h.tiny_tokenizer(chat=True), dataset=Dataset.from_list(rows))
+    reference.check(atol=2e-5)
+
+
+def test_the_logged_loss_is_the_reference_loss(tmp_path):
+    trainer, reference = run(tmp_path, per_device_train_batch_size=8, gradient_accumulation_steps=4)
+    logged = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    # the policy-gradient surrogate of fresh tokens has value sum(A), as in the host
+    np.testing.assert_allclose(logged, [loss for loss, _, _ in reference.compared], atol=1e-5)
+
+
+def test_without_the_clip_fresh_tokens_are_not_clipped(tmp_path):
+    trainer, _ = run(tmp_path, clip_fresh=False)
+    assert trainer.epsilon_low == trainer.epsilon_high == math.inf
