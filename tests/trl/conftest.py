@@ -1,7 +1,7 @@
-import pytest
-from trl import GRPOTrainer
-
 import harness
+import pytest
+
+from trl import GRPOTrainer
 
 
 @pytest.fixture(autouse=True)

@@ -193,14 +193,17 @@ def test_bfloat16(tmp_path, correction):
 
 
 def test_autocast_and_checkpointing(tmp_path):
-    trainer, reference = run(tmp_path, bf16=True, gradient_checkpointing=True)
+    _, reference = run(tmp_path, bf16=True, gradient_checkpointing=True)
     reference.check(atol=0.1)
 
 
 def test_learned_positions(tmp_path):
     """Left padding does not shift the positions of a model that learned them [FAULTS 35]."""
     _, reference = run(
-        tmp_path, model=h.tiny_model(learned_positions=True), per_device_train_batch_size=8, gradient_accumulation_steps=4
+        tmp_path,
+        model=h.tiny_model(learned_positions=True),
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=4,
     )
     reference.check(atol=2e-5)
 

@@ -215,9 +215,7 @@ def test_a_threshold_or_a_named_function_decides(tmp_path):
         return [1.0] * len(completions)
 
     for rewards, name in (([shaped, form], None), ([form, shaped], "shaped")):
-        args = h.config(
-            tmp_path, max_steps=1, correctness_function=name, reward_weights=[0.1, 0.2], **replay_off()
-        )
+        args = h.config(tmp_path, max_steps=1, correctness_function=name, reward_weights=[0.1, 0.2], **replay_off())
         trainer = h.trainer(args, h.questions(8), reward=rewards, script=mixed)
         trainer.train()
         assert len(trainer.events.of(Admitted)) == 6
@@ -229,9 +227,7 @@ def test_group_sizes(tmp_path, k):
     def script(generation, prompt, member):
         return f"{'abcdefgh'[member]}{number(prompt)}$" if member < max(1, min(k // 2, 8)) else "z$"
 
-    args = h.config(
-        tmp_path, max_steps=3, num_generations=k, per_device_train_batch_size=4 * k, start_pass_at_1=0.0
-    )
+    args = h.config(tmp_path, max_steps=3, num_generations=k, per_device_train_batch_size=4 * k, start_pass_at_1=0.0)
     trainer = h.trainer(args, h.questions(12), script=script)
     trainer.train()
     assert len(trainer.events.of(Replayed)) == 4
@@ -245,9 +241,7 @@ def test_small_capacities_fall_back_to_on_policy(tmp_path, capacity):
     trainer = h.trainer(args, h.questions(40), script=mixed)
     trainer.train()
     assert len(trainer.planner.buffer) <= capacity
-    per_step = [
-        sum(e.generation == g for e in trainer.events.of(Replayed)) for g in range(4)
-    ]
+    per_step = [sum(e.generation == g for e in trainer.events.of(Replayed)) for g in range(4)]
     assert all(n <= min(4, capacity) for n in per_step)
     if capacity == 0:
         assert trainer.idle_reason == "no replayable question stored"

@@ -1,0 +1,111 @@
+r"""Reward for multiple-choice questions whose gold answer is the label of an option: a letter, or a digit.
+
+The chosen option is looked for after `</think>`, in this order:
+
+1. the last `\boxed{...}`; boxes that name different options are several answers, hence wrong;
+2. the label after the last "answer is" or "answer:"; "A or B" there is several answers;
+3. the labels in parentheses, `(C)`, on the last line that has one; different ones are several answers;
+4. the whole text, if it is nothing but a label, or begins with one as an option does: `C`, `C.`, `C) Mars`.
+"""
+
+import re
+from typing import Any
+
+from .completion import answer_text, boxes, warn_unscorable
+
+_MAX_CHARS = 256
+_LABEL = r"\(?(?P<label>[A-Z]|[0-9])(?![A-Za-z0-9'’^_]|\s*[-+*/=]\s*[A-Za-z0-9]|\.[0-9])\)?"
+_ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
+_LEAD = re.compile(
+    r"(?:the\s+)?(?:(?:correct|right|best)\s+)?(?:option|choice|letter|both|either)?[\s:]*", re.IGNORECASE
+)
+_CHOICE = re.compile(_LABEL)
+_JOINED = re.compile(
+    r"\s*(?:[,;/&+]|(?:or|and)\b|(?=\([A-Z0-9]\)))[\s,]*(?:or\b|and\b)?\s*(?:option|choice)?\s*" + _LABEL
+)
+_BESIDE = re.compile(r"\s+" + _LABEL)
+_LISTED = re.compile(r"^[ \t]*\(?([A-Z0-9])[).:]", re.MULTILINE)
+_BRACKETED = re.compile(r"\(([A-Za-z0-9])\)")
+_ARTICLE = re.compile(r"[AI]\s+(?!(?:because|since|as|which|and|or|is|for|but|due|given|so|by|from)\b)[a-z]")
+_TYPOGRAPHY = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*(?=\{)|\\[()\[\]]|[{}$*`]")
+
+
+def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
+    """1.0 where a completion chooses the gold option and no other, else 0.0.
+
+    Args:
+        prompts: Not looked at; part of the signature of a TRL reward function.
+        completions: N strings, or N lists of messages.
+        answer: N gold labels, such as "C", "(c)" or "2".
+
+    Returns:
+        N rewards; None (unscorable) where the gold answer is not a label, which is logged once per process.
+    """
+    golds = [parse_label(gold) for gold in answer]
+    if None in golds:
+        warn_unscorable("choice_reward", "the label of an option", answer[golds.index(None)])
+    return [
+        None if gold is None else float(final_choice(answer_text(completion)) == gold)
+        for completion, gold in zip(completions, golds, strict=True)
+    ]
+
+
+def parse_label(gold: Any) -> str | None:
+    """The label that a gold answer consists of, in upper case, or None."""
+    if gold is None or isinstance(gold, bool):
+        return None
+    match = re.fullmatch(r"\(?([A-Za-z0-9])[).]?", str(gold).strip())
+    return match[1].upper() if match else None
+
+
+def final_choice(text: str) -> str | None:
+    """The label of the one option that `text` commits itself to, in upper case; None if none, or several."""
+    found = boxes(text)
+    if found != []:
+        labels = {_boxed_label(content) for content in set(found or ())}
+        return labels.pop() if len(labels) == 1 else None
+    last = None
+    for match in _ANSWER_IS.finditer(text):
+        last = match
+    if last is not None:
+        stated = _plain(text[last.end() : last.end() + _MAX_CHARS]).lstrip().partition("\n")[0]
+        if _CHOICE.match(stated, _LEAD.match(stated).end()):  # type: ignore[union-attr]
+            return _leading_label(stated)
+    if _BRACKETED.search(text):
+        return _bracketed(text)
+    return None if len(set(_LISTED.findall(text))) > 1 else _leading_label(_plain(text[: _MAX_CHARS + 1]).strip())
+
+
+def _plain(text: str) -> str:
+    return _TYPOGRAPHY.sub("", text)
+
+
+def _boxed_label(content: str) -> str | None:
+    plain = _plain(content[: _MAX_CHARS + 1]).strip()
+    return plain.upper() if re.fullmatch(r"[A-Za-z0-9]", plain) else parse_label(plain) or _leading_label(plain)
+
+
+def _leading_label(text: str) -> str | None:
+    """The label that `text` begins with, unless another one is joined to it or it is the word "A" or "I"."""
+    start = _LEAD.match(text).end()  # type: ignore[union-attr]
+    if _ARTICLE.match(text, start):
+        return None
+    match = _CHOICE.match(text, start)
+    if match is None:
+        return _bracketed(text[start:].partition("\n")[0]) if text[start : start + 1] == "(" else None
+    label, end = match["label"], match.end()
+    bare = not text[match.end("label") :].startswith((")", ".", ":"))
+    while (more := _JOINED.match(text, end) or (_BESIDE.match(text, end) if bare else None)) is not None:
+        if more["label"].upper() != label and not _ARTICLE.match(text, more.start("label")):
+            return None
+        end = more.end()
+    return label
+
+
+def _bracketed(text: str) -> str | None:
+    """The label in parentheses on the last line that has one, if it is alone there."""
+    for line in reversed(text.splitlines()):
+        labels = {label.upper() for label in _BRACKETED.findall(line)}
+        if labels:
+            return labels.pop() if len(labels) == 1 else None
+    return None

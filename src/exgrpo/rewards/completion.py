@@ -1,0 +1,91 @@
+"""What every verifier of this package reads: the text of a completion, without its thinking, and its boxes.
+
+All functions take time linear in the length of the text: completions are hostile input.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+THINK_END = "</think>"
+_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
+_warned: set[str] = set()
+
+
+def completion_text(completion: Any) -> str:
+    """The text of one completion: a string, or the content of the last assistant message of a list of messages.
+
+    A content may be a string, a list of parts of which those of type `text` count, or None (a tool call: no text).
+    Raises `ConfigurationError` for anything else, since an exception must never become a score.
+    """
+    if isinstance(completion, str):
+        return completion
+    if isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion):
+        for message in reversed(completion):
+            if message.get("role") == "assistant":
+                return _content_text(message.get("content"))
+        if not completion:
+            return ""
+        raise ConfigurationError(
+            "A reward function got a conversational completion without an assistant message; roles: "
+            f"{[message.get('role') for message in completion]}."
+        )
+    raise ConfigurationError(
+        "A reward function takes completions that are strings or lists of {'role', 'content'} messages, "
+        f"got {type(completion).__name__}."
+    )
+
+
+def _content_text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content):
+        return "".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
+    raise ConfigurationError(
+        f"The content of an assistant message must be a string, a list of parts or None, got {type(content).__name__}."
+    )
+
+
+def answer_text(completion: Any) -> str:
+    """The text of a completion after its last `</think>`; all of it where there is none."""
+    return completion_text(completion).rpartition(THINK_END)[2]
+
+
+def boxes(text: str) -> list[str] | None:
+    r"""The contents of all `\boxed{...}` in order; of nested ones the innermost.
+
+    None if a box is left open: the completion was cut inside its answer, and `\boxed{4` is not 4.
+    """
+    if "boxed" not in text and "fbox" not in text:
+        return []
+    found: list[str] = []
+    stack: list[tuple[int, bool, int]] = []  # (start of the content, is it a box, boxes found before it)
+    for match in _BRACE.finditer(text):
+        token = match.group()
+        if token == "{" or len(token) > 2:
+            stack.append((match.end(), len(token) > 2, len(found)))
+        elif token == "}" and stack:
+            start, is_box, before = stack.pop()
+            if is_box and len(found) == before:
+                found.append(text[start : match.start()].strip())
+    return None if any(is_box for _, is_box, _ in stack) else found
+
+
+def warn_unscorable(function: str, wanted: str, gold: Any) -> None:
+    """Log, once per process and reward function, that a gold answer is not of the kind that the function reads."""
+    if function not in _warned:
+        _warned.add(function)
+        logger.warning(
+            "A gold answer is not %s: %.80r. %s returns None (unscorable) for such rows, which then count neither as "
+            "right nor as wrong; if there are many, choose another reward function.",
+            wanted,
+            gold,
+            function,
+        )

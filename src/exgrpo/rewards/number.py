@@ -1,0 +1,182 @@
+r"""Numbers as people and models write them, read exactly: `parse_number` and `find_numbers`.
+
+Understood: signs (also the Unicode minus), thousands separators, decimals, `a/b`, `\frac{a}{b}`, mixed numbers,
+`1.5e3`, `1.5 \times 10^3`, `5 million`; around them `$`, `%`, LaTeX delimiters and `\text{}`, `x =`, a trailing period
+or unit. A single letter is a variable, unless it is set as text.
+Percent is a unit: `50%` reads as 50. Nothing is ever evaluated, and what is longer than `MAX_CHARS` is not a number.
+"""
+
+import re
+from fractions import Fraction
+
+MAX_CHARS = 256  # of one number with its unit; bounds the digits, so big-integer arithmetic stays in microseconds
+MAX_EXPONENT = 300
+
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_DECIMAL = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})++(?![0-9])|[0-9]++)(?:\.[0-9]++)?|\.[0-9]++)"
+_SIGNED = rf"[+-]?\s?{_DECIMAL}"
+_FRAC = rf"\\frac\s*(?:\{{\s*(?P<fn>{_SIGNED})\s*\}}|(?P<fn1>[0-9]))\s*(?:\{{\s*(?P<fd>{_SIGNED})\s*\}}|(?P<fd1>[0-9]))"
+_EXPONENT = r"[+-]?[0-9]{1,3}"
+_POWER = rf"(?:[eE](?P<e>{_EXPONENT})|\s*[*x]\s*10\s*\^\s*(?P<p>\{{\s*{_EXPONENT}\s*\}}|{_EXPONENT}))(?![0-9])"
+_BODY = (
+    rf"(?:(?:(?P<whole>[0-9]++)\s*)?{_FRAC}"
+    rf"|(?P<whole2>[0-9]++)\s++(?P<mn>[0-9]++)/(?P<md>[0-9]++)"
+    rf"|(?P<num>{_DECIMAL})(?:\s?/\s?(?P<den>{_DECIMAL})|{_POWER})?)"
+    rf"(?:\s+(?P<scale>{'|'.join(_SCALES)})\b)?"
+)
+_FULL = re.compile(rf"(?P<sign>[+-])?\s*{_BODY}(?P<unit>.*)", re.DOTALL)
+_TOKEN = re.compile(
+    rf"(?<![0-9A-Za-z_^])(?<!\^\{{)(?P<sign>(?<![0-9A-Za-z)\]}}])[+-])?"
+    rf"(?:{_BODY}(?![.,]?[0-9]|[eE][+-]?[0-9])|(?P<malformed>[0-9]++(?:[.,][0-9]++)*+))"
+)
+
+_TEXT = "\x1f"  # stands before what LaTeX sets as text
+_MINUS = str.maketrans(dict.fromkeys("−–‐‑﹣－", "-"))
+_DECORATION = r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\\?\$|[€£¥`]|\\[()\[\]]"
+_REWRITES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\!\s*", ""),
+        (rf"(?<=[0-9])(?:{_DECORATION})++(?=[0-9])", " ; "),  # "$5$$6$" is two numbers, not 56
+        (_DECORATION, ""),
+        (r"(?<![0-9A-Za-z)])\*\*|\*\*(?![0-9A-Za-z(])", ""),  # emphasis, not a power
+        (r"\{,\}", ","),
+        (r"(?<=[0-9])(?:\\,|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))", ","),
+        (r"\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]*)\}", rf" {_TEXT}\1 "),
+        (r"\\(?:textbf|textit|mathbf|mathit|operatorname)\s*\{([^{}]*)\}", r" \1 "),
+        (r"\\[dtc]frac", r"\\frac"),
+        (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°", " degrees "),
+        (r"\\%", "%"),
+        (r"\\(?:times|cdot)(?![a-z])|[×·]", "*"),
+        (r"\\approx|≈", "≈"),
+        (r"\\[,;: ]|~|[\u00a0\u2009\u202f]", " "),
+        (r"\b(?:negative|minus)\s+(?=[0-9])", "-"),
+    )
+)
+
+_SHORT_WORDS = frozenset({
+    "cm", "mm", "km", "nm", "ft", "yd", "mi", "sq", "kg", "mg", "lb", "oz", "ml", "dl", "hr", "ms", "hz", "ev", "kj", "kw",
+    "am", "pm", "of", "in", "by", "at", "on", "an", "a", "st", "nd", "rd", "th",
+})  # fmt: skip
+_ATTACHED = _SHORT_WORDS | {"min", "sec", "mph", "kph", "hrs", "lbs", "deg", "mol"}
+_NOT_UNITS = frozenset({
+    "or", "and", "to", "through", "not", "but", "versus", "times", "plus", "minus", "over", "mod", "half", "halves", "pi",
+    "sqrt", "log", "exp", "sin", "cos", "tan", "cot", "thirds", "fourths", "fifths", "tenths", "hundredths",
+})  # fmt: skip
+_WORD = r"[A-Za-zµμΩ]+(?:\s?\^(?:-?[0-9]|\{-?[0-9]\})|[²³])?"
+_NAME = re.compile(r"[\sA-Za-z\\]{1,40}(?:_\w|_\{\w+\})?'?(?:\([a-z0-9]\))?\s*")
+_SUM = re.compile(r"(?:[-+0-9.*/()%=\s]|,[0-9]{3}(?![0-9])|\\frac|[{}])+")
+_UNIT = re.compile(rf"{_WORD}(?:[\s/*.-]+{_WORD})*[.)]?")
+
+
+def clean(text: str) -> str:
+    """`text` with the typographic variants of numbers written one way. At most a few `MAX_CHARS` should be passed."""
+    text = text.translate(_MINUS)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The one number that `text` consists of; None if it is two numbers, an expression, a variable or anything else."""
+    if len(text) > MAX_CHARS:
+        return None
+    return _parse(_unwrap(clean(text)))
+
+
+def _parse(text: str) -> Fraction | None:
+    exact, approximately, rounded = text.partition("≈")
+    if approximately:
+        return _parse(_unwrap(exact if exact.strip(_SURROUNDING) else rounded))
+    left, equals, right = text.rpartition("=")
+    if not equals:
+        match = _FULL.fullmatch(text)
+        return _value(match) if match is not None and is_unit(match["unit"]) else None
+    if _NAME.fullmatch(left) is None and _SUM.fullmatch(left) is None:
+        return None  # "5x - 7y = 0" is not 0, and "x = 4, x = 5" is not 5
+    value = _parse(_unwrap(right))
+    return value if _parse(_unwrap(left)) in (None, value) else None  # "0.5 = 50%" would be two answers
+
+
+def find_numbers(text: str) -> list[tuple[int, int, Fraction | None]]:
+    """(start, end, value) of the numbers in a short, cleaned text; the value is None where it is out of bounds."""
+    return [
+        (
+            match.start(),
+            match.end(),
+            _value(match) if match["malformed"] is None and match.end() - match.start() <= MAX_CHARS else None,
+        )
+        for match in _TOKEN.finditer(text)
+    ]
+
+
+def is_unit(text: str) -> bool:
+    """Whether what follows a number, with the space between them, is nothing or a unit; `x` and `\\pi` are factors."""
+    attached, as_text = text[:1].isalpha(), _TEXT in text
+    text = text.replace(_TEXT, "").strip()
+    if text.startswith("%"):
+        text, attached = text[1:].strip(), False
+    if not text or text == ".":
+        return True
+    if _UNIT.fullmatch(text) is None:
+        return False
+    words = [word.lower() for word in re.findall(r"[A-Za-zµμΩ]+", text)]
+    if any(word in _NOT_UNITS for word in words):
+        return False
+    if attached:
+        return (len(words[0]) > 3 or words[0] in _ATTACHED - {"a"}) and _are_words(words[1:], as_text or "/" in text)
+    return words[0] != "a" and _are_words(words[:1], as_text) and _are_words(words[1:], as_text or "/" in text)
+
+
+def _are_words(words: list[str], as_text: bool) -> bool:
+    return as_text or all(len(word) > 2 or word in _SHORT_WORDS for word in words)
+
+
+_SURROUNDING = " \t\r\n" + _TEXT
+
+
+def _unwrap(text: str) -> str:
+    """Without surrounding space, closing punctuation, emphasis, and one pair of quotes, braces or parentheses."""
+    text = text.strip(_SURROUNDING).rstrip(".,;:?*_" + _SURROUNDING).lstrip("*_:" + _SURROUNDING)
+    for opening, closing in ("{}", "()", '""', "''"):
+        if len(text) > 1 and text[0] == opening and text[-1] == closing:
+            inner = text[1:-1].strip(_SURROUNDING)
+            return text if opening == "(" and "," in inner else inner  # (2,251) is a pair
+    return text
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    group = match.groupdict()
+    if group["num"] is not None:
+        value: Fraction | None = _fraction(group["num"])
+        if group["den"] is not None:
+            value = _divide(_fraction(group["num"]), _fraction(group["den"]))
+        exponent = int((group["e"] or group["p"] or "0").strip("{} "))
+        if abs(exponent) > MAX_EXPONENT:
+            return None
+        if value is not None and exponent:
+            value *= Fraction(10) ** exponent
+    elif group["md"] is not None:
+        value = _mixed(group["whole2"], _divide(Fraction(int(group["mn"])), Fraction(int(group["md"]))))
+    else:
+        part = _divide(_fraction(group["fn"] or group["fn1"]), _fraction(group["fd"] or group["fd1"]))
+        value = _mixed(group["whole"], part)
+    if value is None:
+        return None
+    if group["scale"]:
+        value *= _SCALES[group["scale"]]
+    return -value if group["sign"] == "-" else value
+
+
+def _fraction(text: str) -> Fraction:
+    return Fraction(re.sub(r"[,\s]", "", text))
+
+
+def _divide(numerator: Fraction, denominator: Fraction) -> Fraction | None:
+    return numerator / denominator if denominator else None
+
+
+def _mixed(whole: str | None, part: Fraction | None) -> Fraction | None:
+    if whole is None or part is None:
+        return part
+    return int(whole) + part if 0 <= part < 1 else None

@@ -1,0 +1,131 @@
+r"""Reward for answers that are one number: exact, bounded, without evaluating anything.
+
+The final answer of a completion is looked for after `</think>`, in this order:
+
+1. the last `\boxed{...}`; boxes with different contents are several answers, hence wrong, and so is one left open;
+2. the number after the last `####` (the form of GSM8K);
+3. the number after the last "answer is" or "answer:"; "5 or 6" there is several answers;
+4. the last number of the text.
+"""
+
+import math
+import re
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+from .completion import answer_text, boxes, warn_unscorable
+from .number import MAX_CHARS, clean, find_numbers, is_unit, parse_number
+
+_ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"\n|[.!?](?=\s|$)")
+_ASIDE = re.compile(r"[,;:]\s|(?<=[0-9A-Za-z%])\s*\(")
+_FACTOR = re.compile(r"\s*[-+*/^]\s*[\\0-9(]|[*/^][A-Za-z]|\s*\\[A-Za-z]|[²³]|[!]")
+_LETTERS = re.compile(r"[A-Za-z]*")
+_HEDGE = re.compile(
+    r"\s*(?:%|[A-Za-z]+)?\s*(?:[,;/&-]|\(?\b(?:or|and|to)\b)[\s,]*(?:or\b|and\b)?\s*(?=[-+.\\]?[0-9]|\\frac)"
+)
+
+
+def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
+    """1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
+
+    Args:
+        prompts: Not looked at; part of the signature of a TRL reward function.
+        completions: N strings, or N lists of messages.
+        answer: N gold answers: numbers, or strings that hold one number ("1,234", "3/4", a GSM8K or boxed solution).
+
+    Returns:
+        N rewards; None (unscorable) where the gold answer is not a number, which is logged once per process.
+    """
+    golds = [parse_gold(gold) for gold in answer]
+    if None in golds:
+        warn_unscorable("numeric_reward", "a number", answer[golds.index(None)])
+    return [
+        None if gold is None else float(final_number(answer_text(completion)) == gold)
+        for completion, gold in zip(completions, golds, strict=True)
+    ]
+
+
+def parse_gold(gold: Any) -> Fraction | None:
+    """The number of a gold answer, or None if it is not one number."""
+    if isinstance(gold, bool) or gold is None:
+        return None
+    if isinstance(gold, Rational):
+        return Fraction(gold)
+    if isinstance(gold, float) and not math.isfinite(gold):
+        return None
+    text = str(gold)
+    if "####" in text:
+        return parse_number(text.rpartition("####")[2])
+    found = boxes(text)
+    return parse_number(text) if found == [] else _agreed(found)
+
+
+def final_number(text: str) -> Fraction | None:
+    """The one number that `text` commits itself to as its answer; None if there is none, or there are several."""
+    found = boxes(text)
+    if found != []:
+        return _agreed(found)
+    hashes = text.rfind("####")
+    if hashes >= 0:
+        value = parse_number(text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0])
+        if value is not None:
+            return value  # otherwise it was a heading
+    last = None
+    for match in _ANSWER_IS.finditer(text):
+        last = match
+    if last is not None:
+        stated, value = _stated(text[last.end() : last.end() + MAX_CHARS + 1])
+        if stated:
+            return value
+    return _last_number(text)
+
+
+def _agreed(contents: list[str] | None) -> Fraction | None:
+    """The number in all of the boxes, if they agree."""
+    values = {parse_number(content) for content in set(contents or ())}
+    return values.pop() if len(values) == 1 else None
+
+
+def _stated(text: str) -> tuple[bool, Fraction | None]:
+    """Whether the clause after "answer is" holds a number at all, and the number that it states."""
+    text = text.lstrip()
+    end = _CLAUSE_END.search(text)
+    if end is None and len(text) > MAX_CHARS:
+        text = text[: max(text.rfind(" "), 0)]  # a number may have been cut with the text
+    clause = text[: end.start()] if end else text
+    if (value := parse_number(clause)) is not None:
+        return True, value
+    clause = clean(clause)
+    numbers = find_numbers(clause)
+    if not numbers:
+        return False, None
+    aside = _ASIDE.search(clause, numbers[0][1])
+    after_equals = clause.rfind("=", 0, aside.start() if aside else len(clause)) + 1
+    start, end_of_number, value = next((n for n in numbers if n[0] >= after_equals), (0, 0, None))
+    rest = clause[end_of_number:]
+    if value is None or _is_factor(rest):
+        return True, None
+    if re.search(r"\bnot\b|n't\b", clause[:start]):
+        return True, None
+    hedge = _HEDGE.match(rest)
+    if hedge is not None:
+        others = [n[2] for n in numbers if n[0] >= end_of_number]
+        if others and others[0] != value:
+            return True, None
+    return True, value
+
+
+def _last_number(text: str) -> Fraction | None:
+    last_digit = max(text.rfind(digit) for digit in "0123456789")
+    if last_digit < 0:
+        return None
+    window = clean(text[max(0, last_digit - 2 * MAX_CHARS) : last_digit + 32])
+    numbers = find_numbers(window)
+    return numbers[-1][2] if numbers and not _is_factor(window[numbers[-1][1] :]) else None
+
+
+def _is_factor(rest: str) -> bool:
+    """Whether the text after a number makes it a part of an expression: `5x`, `5^2`, `5 + 3`, `5\\pi`."""
+    return _FACTOR.match(rest) is not None or not is_unit(_LETTERS.match(rest).group())  # type: ignore[union-attr]

@@ -1,0 +1,66 @@
+"""Reward functions by name."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import ConfigurationError, MissingExtraError
+from .choice import choice_reward
+from .numeric import numeric_reward
+
+RewardFunction = Callable[..., list[float | None]]
+
+REWARDS: Mapping[str, RewardFunction] = MappingProxyType(
+    {"numeric_reward": numeric_reward, "choice_reward": choice_reward}
+)
+TRL_REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
+
+
+def get_reward(name: str) -> RewardFunction:
+    """The reward function with this name: one of `REWARDS` or `TRL_REWARDS`, or a dotted path to the user's own.
+
+    `numeric` is understood as `numeric_reward`, and so on. The accuracy rewards of TRL read the gold answer from a
+    column `solution`. A dotted path, `package.module.function`, is imported from where Python finds it.
+
+    Raises:
+        ConfigurationError: if nothing of that name exists, or if it is not callable.
+        MissingExtraError: for a reward of TRL, if TRL or what it verifies with is not installed.
+    """
+    for candidate in (name, f"{name}_reward"):
+        if candidate in REWARDS:
+            return REWARDS[candidate]
+        if candidate in TRL_REWARDS:
+            return _from_trl(candidate)
+    module_name, dot, attribute = name.rpartition(".")
+    if not dot:
+        raise ConfigurationError(f"There is no reward function {name!r}. {_choices()}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the user's module exists, and one of its own imports is missing
+        raise ConfigurationError(
+            f"The reward function {name!r} cannot be imported: there is no module {error.name!r} on the Python path. "
+            f"{_choices()}"
+        ) from error
+    function: Any = getattr(module, attribute, None)
+    if not callable(function):
+        found = "has no such attribute" if function is None else f"has it as {type(function).__name__}, not a function"
+        raise ConfigurationError(f"The reward function {name!r} cannot be used: {module_name!r} {found}. {_choices()}")
+    return function
+
+
+def _choices() -> str:
+    return (
+        f"Reward functions: {', '.join(REWARDS)}; of TRL: {', '.join(TRL_REWARDS)}; or a dotted path to your own, such "
+        "as 'my_package.rewards.my_reward'."
+    )
+
+
+def _from_trl(name: str) -> RewardFunction:
+    try:
+        rewards = importlib.import_module("trl.rewards")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("trl", "trl", f"The reward function {name!r}") from error
+    return getattr(rewards, name)

@@ -1,0 +1,226 @@
+"""Questions with answers, from the hub or from local files, as the two columns that training reads."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigurationError, DatasetError, MissingExtraError
+from .local_files import find_files, read_file
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+QUESTION_COLUMNS = ("question", "problem", "query", "prompt", "instruction", "input")
+ANSWER_COLUMNS = (
+    ("answer", "final_answer", "ground_truth", "expected_answer", "answerkey", "target", "label"),
+    ("solution", "response", "output"),  # looked at only if none of the first kind exists
+)
+PLACEHOLDER = "{question}"
+
+Row = Mapping[str, Any]
+
+
+def load_questions(
+    source: str | PathLike[str],
+    *,
+    split: str = "train",
+    config_name: str | None = None,
+    question_column: str | None = None,
+    answer_column: str | None = None,
+    prompt_template: str | None = None,
+    system_prompt: str | None = None,
+    conversational: bool = False,
+    limit: int | None = None,
+    keep_columns: Sequence[str] = (),
+    drop_incomplete: bool = False,
+) -> "Dataset":
+    """A dataset with the columns `prompt` and `answer`, ready for a trainer or for `evaluate_policy`.
+
+    Args:
+        source: the name of a dataset on the hub; or a local file (.jsonl, .json or .csv, each also with .gz, or
+            .parquet), a folder of such files, or a glob pattern.
+        split: of a hub dataset. In a folder, or of the files that a pattern matches, those whose names contain a
+            split's name are taken by it; where none does, all are. A single file is taken whole.
+        config_name: of a hub dataset that has several configurations.
+        question_column, answer_column: where the columns are not found by their names, or several could be meant.
+        prompt_template: text with `{question}`, which is replaced literally; other braces stay as they are.
+        system_prompt: first message of a conversational prompt.
+        conversational: whether `prompt` is a list of messages instead of a string.
+        limit: rows taken, from the first.
+        keep_columns: columns of the source to keep under their names, for a reward function that reads them.
+        drop_incomplete: whether rows without question or answer are left out, with a logged count, instead of refused.
+
+    Returns:
+        `prompt`: str, or list of {"role", "content"}. `answer`: str. Then the columns of `keep_columns`.
+
+    Raises:
+        DatasetError: nothing found, columns missing or ambiguous, a row without question or answer (with its number).
+        ConfigurationError: options that contradict each other. MissingExtraError: `datasets` is not installed.
+    """
+    _check_options(prompt_template, system_prompt, conversational, limit, keep_columns)
+    datasets = _import_datasets()
+    rows, places = _read(fspath(source), split, config_name, limit)
+    if not rows:
+        raise DatasetError(f"{source}: there are no rows.")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    question = _find_column("question", question_column, (QUESTION_COLUMNS,), columns, source)
+    answer = _find_column("answer", answer_column, ANSWER_COLUMNS, columns, source)
+    for name in keep_columns:
+        if name not in columns or (name in ("prompt", "answer") and name not in (question, answer)):
+            reason = "there is no such column" if name not in columns else "the name is taken by the result"
+            raise DatasetError(f"{source}: `keep_columns` names {name!r}, but {reason}. {_there_are(columns)}")
+
+    if drop_incomplete:
+        complete = [not _is_missing(row.get(question)) and not _is_missing(row.get(answer)) for row in rows]
+        if not any(complete):
+            raise DatasetError(f"{source}: no row has both a question ({question!r}) and an answer ({answer!r}).")
+        if not all(complete):
+            logger.warning(
+                "%s: %d of %d rows lack question or answer, left out.", source, complete.count(False), len(rows)
+            )
+        rows = [row for row, keep in zip(rows, complete, strict=True) if keep]
+        places = [place for place, keep in zip(places, complete, strict=True) if keep]
+
+    def prompt_of(text: str) -> Any:
+        text = text if prompt_template is None else prompt_template.replace(PLACEHOLDER, text)
+        if not conversational:
+            return text
+        system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        return [*system, {"role": "user", "content": text}]
+
+    located = list(zip(rows, places, strict=True))
+    result: dict[str, list[Any]] = {
+        "prompt": [prompt_of(_question_text(row.get(question), question, place)) for row, place in located],
+        "answer": [_answer_text(row.get(answer), answer, place) for row, place in located],
+    }
+    result |= {name: [row.get(name) for row in rows] for name in keep_columns if name not in result}
+    try:
+        return datasets.Dataset.from_dict(result)
+    except (ValueError, TypeError) as error:  # what Arrow raises for a column of several types
+        raise DatasetError(
+            f"{source}: a column of {', '.join(keep_columns)} has values of several types: {error}"
+        ) from error
+
+
+def _check_options(
+    template: str | None, system: str | None, conversational: bool, limit: int | None, keep: Sequence[str]
+) -> None:
+    if template is not None and PLACEHOLDER not in template:
+        raise ConfigurationError(f"`prompt_template` must contain {PLACEHOLDER}, got {template!r}.")
+    if system is not None and not conversational:
+        raise ConfigurationError(
+            "`system_prompt` needs `conversational=True`; put the text into `prompt_template` for plain prompts."
+        )
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ConfigurationError(f"`limit` must be a positive integer or None, got {limit!r}.")
+    if isinstance(keep, str):
+        raise ConfigurationError(f"`keep_columns` is a list of names, got the string {keep!r}.")
+
+
+def _import_datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError("datasets", "trl", "Loading a dataset") from error
+    return datasets
+
+
+# --- columns and values -----------------------------------------------------------------------------------------------
+
+
+def _find_column(
+    role: str, given: str | None, kinds: Iterable[Sequence[str]], columns: Sequence[str], source: Any
+) -> str:
+    if given is not None:
+        if given not in columns:
+            raise DatasetError(
+                f"{source}: `{role}_column` is {given!r}, but there is no such column. {_there_are(columns)}"
+            )
+        return given
+    for names in kinds:
+        found = [column for column in columns if column.lower() in names]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise DatasetError(
+                f"{source}: the {role} could be any of the columns {', '.join(found)}; set `{role}_column`. "
+                f"{_there_are(columns)}"
+            )
+    raise DatasetError(f"{source}: no column is known to hold the {role}; set `{role}_column`. {_there_are(columns)}")
+
+
+def _there_are(columns: Sequence[str]) -> str:
+    return f"Columns: {', '.join(columns)}."
+
+
+def _question_text(value: Any, column: str, place: str) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0].get("content")  # a prompt that is one message already
+    if isinstance(value, str) and value.strip():
+        return value
+    raise DatasetError(_bad(value, column, place, "a question", "text, or a list with one message"))
+
+
+def _answer_text(value: Any, column: str, place: str) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
+        value = value[0]  # OlympiadBench and others keep a list
+    if isinstance(value, int | float) and not isinstance(value, bool) and not _is_missing(value):
+        return str(value)
+    if isinstance(value, str) and value.strip():
+        return value
+    raise DatasetError(_bad(value, column, place, "an answer", "text or a number"))
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return value is None or (
+        isinstance(value, str | Sequence) and not (value.strip() if isinstance(value, str) else value)
+    )
+
+
+def _bad(value: Any, column: str, place: str, what: str, wanted: str) -> str:
+    if _is_missing(value):
+        advice = "Complete the row, or set `drop_incomplete=True`."
+        return f"{place}: {what} is missing, column {column!r} is {value!r}. {advice}"
+    return f"{place}: column {column!r} must hold {what} as {wanted}, got {type(value).__name__}: {repr(value)[:80]}."
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def _read(source: str, split: str, config_name: str | None, limit: int | None) -> tuple[list[Row], list[str]]:
+    """Rows, and for each where it is, for messages: `file, row 3` counted from 1."""
+    files = find_files(source, split)
+    if files is None:
+        rows = _read_hub(source, split, config_name, limit)
+        return rows, [f"{source} ({split}), row {number}" for number in range(1, len(rows) + 1)]
+    rows = []
+    places: list[str] = []
+    for path in files:
+        for number, row in enumerate(read_file(path), start=1):
+            if limit is not None and len(rows) == limit:
+                return rows, places
+            if not isinstance(row, Mapping):
+                raise DatasetError(
+                    f"{path}, row {number}: a row must be an object with named columns, got {repr(row)[:80]}."
+                )
+            rows.append(row)
+            places.append(f"{path}, row {number}")
+    return rows, places
+
+
+def _read_hub(source: str, split: str, config_name: str | None, limit: int | None) -> list[Row]:
+    datasets = _import_datasets()
+    try:
+        dataset = datasets.load_dataset(source, config_name, split=split)
+    except (FileNotFoundError, ConnectionError, ValueError) as error:
+        raise DatasetError(
+            f"{source!r} is neither a local file, folder or pattern nor a dataset that the hub gives "
+            f"(split {split!r}, config_name {config_name!r}): {error}"
+        ) from error
+    return (dataset if limit is None else dataset.select(range(min(limit, len(dataset))))).to_list()

@@ -1,0 +1,38 @@
+"""Reward functions by name."""
+
+import pytest
+
+from exgrpo.errors import ConfigurationError
+from exgrpo.rewards import REWARDS, TRL_REWARDS, choice_reward, get_reward, numeric_reward
+
+
+def test_own_names():
+    assert dict(REWARDS) == {"numeric_reward": numeric_reward, "choice_reward": choice_reward}
+    assert get_reward("numeric_reward") is get_reward("numeric") is numeric_reward
+
+
+@pytest.mark.parametrize("name", TRL_REWARDS)
+def test_names_of_trl(name):
+    assert get_reward(name).__name__ == name
+    assert get_reward(name).__module__.startswith("trl.")
+
+
+def test_a_dotted_path(tmp_path, monkeypatch):
+    (tmp_path / "my_rewards_for_test.py").write_text(
+        "LIMIT = 3\ndef length(prompts, completions, **kwargs): return [0.5]\n"
+    )
+    (tmp_path / "my_broken_rewards.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert get_reward("my_rewards_for_test.length")([], []) == [0.5]
+    with pytest.raises(ConfigurationError, match="no such attribute"):
+        get_reward("my_rewards_for_test.missing")
+    with pytest.raises(ConfigurationError, match="int, not a function"):
+        get_reward("my_rewards_for_test.LIMIT")
+    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
+        get_reward("my_broken_rewards.f")
+
+
+@pytest.mark.parametrize("name", ["nope", "no_package.module.f", "exgrpo.no_module.f", ""])
+def test_unknown_names_list_what_exists(name):
+    with pytest.raises(ConfigurationError, match=r"numeric_reward.*accuracy_reward.*dotted path"):
+        get_reward(name)

@@ -1,0 +1,182 @@
+"""What cannot work is refused by name, before a model is loaded, with what to set instead."""
+
+import inspect
+
+import harness as h
+import pytest
+from datasets import Dataset
+
+from exgrpo.errors import ConfigurationError, DatasetError, HostVersionError
+from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+from exgrpo.trl.checks import check_host_version
+from trl import GRPOConfig, GRPOTrainer
+
+NO_MODEL = "/nowhere/there-is-no-model"  # would fail to load: a refusal must come first
+
+
+def build(tmp_path, dataset=None, reward=h.right_reward, args=None, options=None, **more):
+    args = args if args is not None else h.config(tmp_path, **(options or {}))
+    return ExGRPOTrainer(
+        model=NO_MODEL, reward_funcs=reward, args=args, train_dataset=dataset or h.questions(16), **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"loss_type": "bnpo"}, "Set loss_type to one of dr_grpo, grpo, dapo"),
+        ({"loss_type": "cispo"}, "loss_type='cispo' cannot be combined with replay"),
+        ({"loss_type": "sapo"}, "loss_type='sapo'"),
+        ({"loss_type": "vespo"}, "loss_type='vespo'"),
+        ({"loss_type": "luspo"}, "loss_type='luspo'"),
+        ({"importance_sampling_level": "sequence"}, "Set importance_sampling_level='token'"),
+        ({"scale_rewards": "batch"}, "Set scale_rewards='none'"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
+        ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=1.0"),
+        ({"mask_truncated_completions": True}, "or store_truncated=False"),
+        (
+            {"mask_truncated_completions": True, "store_truncated": False, "preset": "rescue"},
+            "mask_truncated_completions=False",
+        ),
+        ({"preset": "exgrop"}, "There is no preset 'exgrop'. Presets: exgrpo, on-policy"),
+        ({"replay_share": 1.5}, "ReplayConfig.replay_share must be a number in [0, 1], but is 1.5. The default is 0.5"),
+        ({"sigma": 0.0}, "ReplayConfig.sigma must be a number in (0"),
+        ({"correction": "clipped"}, "one of 'shaped', 'clip', 'truncated', 'none'"),
+        ({"max_generated_tokens": 0}, "max_generated_tokens must be at least 1"),
+    ],
+)
+def test_options(tmp_path, options, says):
+    with pytest.raises(ConfigurationError) as error:
+        h.config(tmp_path, **options)
+    assert says in str(error.value)
+
+
+def test_what_is_refused_with_replay_works_without(tmp_path):
+    h.config(
+        tmp_path, preset="on-policy", loss_type="bnpo", importance_sampling_level="sequence", scale_rewards="batch"
+    )
+
+
+def test_batch_arithmetic_names_the_nearest_values(tmp_path):
+    """[FAULTS 31]"""
+    with pytest.raises(ConfigurationError) as error:
+        h.config(tmp_path, per_device_train_batch_size=6, num_generations=4, gradient_accumulation_steps=3)
+    message = str(error.value)
+    assert "per_device_train_batch_size (6) x processes (1) x steps_per_generation (3) = 18 completions" in message
+    assert "a product of 16 or 20, or num_generations to one of [2, 3, 6, 9, 18]" in message
+
+
+def test_fewer_questions_than_a_generation_takes(tmp_path):
+    with pytest.raises(DatasetError, match="has 7 rows, but one generation takes 8 questions"):
+        build(tmp_path, h.questions(7))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("tools", [len]), ("rollout_func", lambda prompts, trainer: {}), ("environment_factory", object)],
+)
+def test_arguments(tmp_path, argument, value):
+    with pytest.raises(ConfigurationError, match=f"{argument} cannot be combined with replay: .*preset='on-policy'"):
+        build(tmp_path, **{argument: value})
+
+
+def test_streams_and_images(tmp_path):
+    with pytest.raises(ConfigurationError, match="replay needs a dataset with a length"):
+        build(tmp_path, h.questions(16).to_iterable_dataset())
+    with pytest.raises(ConfigurationError, match="has a column 'image'"):
+        build(tmp_path, h.questions(16).add_column("image", [0] * 16))
+
+
+def test_columns(tmp_path):
+    """[FAULTS 32]"""
+    with pytest.raises(DatasetError, match=r"needs a column 'prompt', but has \['problem', 'right'\].*rename_column"):
+        build(tmp_path, h.questions(16).rename_column("prompt", "problem"))
+    with pytest.raises(
+        DatasetError, match=r"'right_reward' needs a column 'right', but train_dataset has \['prompt', 'solution'\]"
+    ):
+        build(tmp_path, h.questions(16).rename_column("right", "solution"))
+
+
+def test_a_plain_grpo_config(tmp_path):
+    with pytest.raises(ConfigurationError, match="needs args of type ExGRPOConfig, not GRPOConfig"):
+        build(tmp_path, args=h.config(tmp_path, GRPOConfig))
+
+
+def test_an_unknown_correctness_function(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"correctness_function='other' is none of .*\['right_reward'\]"):
+        h.trainer(h.config(tmp_path, correctness_function="other"), h.questions(16))
+
+
+def test_dropout(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_embd=8, n_layer=1, n_head=1, pad_token_id=0, eos_token_id=2))
+    h.trainer(h.config(tmp_path), h.questions(16), model=model)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_embd=8, n_layer=1, n_head=1, pad_token_id=0, eos_token_id=2))
+    with pytest.raises(ConfigurationError, match=r"active dropout .*Set disable_dropout=True"):
+        h.trainer(h.config(tmp_path, disable_dropout=False), h.questions(16), model=model)
+    model = h.tiny_model()
+    model.config.attention_dropout = 0.1
+    with pytest.raises(ConfigurationError, match=r"attention_dropout=0\.1, which disable_dropout does not reach"):
+        h.trainer(h.config(tmp_path), h.questions(16), model=model)
+
+
+def test_resuming_is_refused_rather_than_done_wrong(tmp_path):
+    trainer = h.trainer(h.config(tmp_path), h.questions(16))
+    with pytest.raises(ConfigurationError, match="resume_from_checkpoint with replay is not supported yet"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("version", ["0.29.1", "1.15.0", "1.17.0", "2.0.0"])
+def test_an_untested_host(version):
+    with pytest.raises(HostVersionError, match=f"but trl {version} is installed. Run: pip install"):
+        check_host_version(version)
+
+
+def test_supported_hosts():
+    check_host_version("1.16.0")
+    check_host_version("1.16.3")
+
+
+def test_the_hosts_methods_are_what_we_extend():
+    """A contract with the host: names, and the arguments that we name. Later ones we pass through [FAULTS 33]."""
+    expected = {
+        "_generate_and_score_completions": ["self", "inputs"],
+        "_generate": ["self", "prompts"],
+        "_generate_single_turn": ["self", "prompt_ids"],
+        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+        "_compute_loss": ["self", "model", "inputs"],
+        "_get_per_token_logps_and_entropies": ["self", "model", "input_ids", "attention_mask", "logits_to_keep"],
+        "_tokenize_prompts": ["self", "prompts"],
+        "train": ["self", "resume_from_checkpoint"],
+    }
+    for name, arguments in expected.items():
+        signature = inspect.signature(getattr(GRPOTrainer, name))
+        assert list(signature.parameters)[: len(arguments)] == arguments, name
+    source = inspect.getsource(GRPOTrainer._generate)
+    assert "return prompt_ids, completion_ids, tool_mask, completions, logprobs" in source
+
+
+def test_no_body_of_the_host_is_copied():
+    """Every override of a method of the host calls it."""
+    for name, member in vars(ExGRPOTrainer).items():
+        if inspect.isfunction(member) and hasattr(GRPOTrainer, name):
+            assert "super()." in inspect.getsource(member), name
+
+
+def test_duplicates_and_the_deciding_function_are_reported(tmp_path, caplog):
+    rows = h.questions(16).to_list()
+
+    def second(prompts, completions, **kwargs):
+        return [0.0] * len(prompts)
+
+    h.trainer(h.config(tmp_path), Dataset.from_list([*rows, *rows[:3]]), reward=[h.right_reward, second])
+    assert "3 of 19 rows of train_dataset repeat another" in caplog.text
+    assert "'right_reward', is above 0.5" in caplog.text
+
+
+def test_defaults_are_the_methods():
+    args = ExGRPOConfig("out", use_cpu=True, bf16=False, report_to=[])
+    assert (args.loss_type, args.scale_rewards, args.beta, args.disable_dropout) == ("dr_grpo", "none", 0.0, True)
+    assert (args.mixing, args.replay_share, args.sigma, args.start_pass_at_1) == ("share", 0.5, 0.125, 0.35)
+    assert (args.correction, args.shaping_beta, args.epsilon) == ("shaped", 0.1, 0.2)
