@@ -1,8 +1,9 @@
 """The experience buffer: which trajectories are stored, under which question, in which bucket.
 
-An index in flat arrays, some fifty bytes a trajectory and twenty a question; every change takes constant time (it
-grows with the trajectories of one question only), so nothing slows down as the pool grows. Token arrays stay behind
-`TrajectoryStore`, so that they can live elsewhere than in memory. No randomness: who draws passes a generator.
+An index in flat arrays, one record of 48 bytes a trajectory and some fifty a question, so that a change touches few
+cache lines; every change takes constant time (it grows with the trajectories of one question only), and nothing slows
+down as the pool grows. Token arrays stay behind `TrajectoryStore`, so that they can live elsewhere than in memory. No
+randomness: who draws passes a generator.
 """
 
 import hashlib
@@ -17,6 +18,17 @@ from .events import Admitted, Evicted, Listener, Measured, ignore
 from .trajectory import FloatArray, IntArray, Trajectory
 
 NONE = -1
+
+_QUESTION = np.dtype(
+    [("successes", "i4"), ("scorable", "i4"), ("count", "i4"), ("place", "i4"), ("bucket", "i2"), ("retired", "?")]
+)
+_SLOT = np.dtype(
+    [
+        ("serial", "i8"), ("digest", "u8"), ("question", "i4"), ("step", "i4"), ("entropy", "f4"), ("entropy_step", "i4"),
+        ("uses", "i4"), ("prev", "i4"), ("next", "i4"),
+    ],
+    align=True,
+)  # fmt: skip
 
 
 class TrajectoryStore(Protocol):
@@ -78,20 +90,16 @@ class ExperienceBuffer:
         self.next_serial = 0
         self.num_retired = 0
         self._size = 0
-        # per question
-        self.successes = np.zeros(num_questions, np.int32)
-        self.scorable = np.zeros(num_questions, np.int32)  # 0: never observed
-        self.retired = np.zeros(num_questions, bool)
-        self.count = np.zeros(num_questions, np.int32)
-        self._newest = np.full(num_questions, NONE, np.int32)  # head of the question's list, newest first
-        self._bucket = np.full(num_questions, NONE, np.int16)
-        self._place = np.full(num_questions, NONE, np.int32)  # where in its bucket
+        self._questions = np.zeros(num_questions, _QUESTION)
+        self._questions["bucket"] = self._questions["place"] = NONE
+        self.successes = self._questions["successes"]
+        self.scorable = self._questions["scorable"]  # 0: never observed
+        self.retired = self._questions["retired"]
+        self.count = self._questions["count"]
+        self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._buckets = [_Pool() for _ in range(num_generations + 1)]
-        # per slot; a slot is reused, a serial is not
-        self._slots = _Columns(
-            question=np.int32, serial=np.int64, step=np.int32, entropy=np.float32, entropy_step=np.int32, uses=np.int32,
-            digest=np.uint64, older=np.int32, prev=np.int32, next=np.int32,
-        )  # fmt: skip
+        self._slots = np.zeros(16, _SLOT)  # a slot is used again, a serial never
+        self._num_slots = 0
         self._free: list[int] = []
         self._first = NONE  # oldest of all, then by `next`
         self._last = NONE
@@ -103,11 +111,13 @@ class ExperienceBuffer:
 
     def slots_of(self, question: int) -> list[int]:
         """Slots of a question's trajectories, newest first."""
-        slots, slot, older = [], int(self._newest[question]), self._slots["older"]
-        while slot != NONE:
-            slots.append(slot)
-            slot = int(older[slot])
+        slots: list[int] = self._table[question, : self.count[question]][::-1].tolist()
         return slots
+
+    def slots_of_each(self, questions: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Slots of several questions, oldest first, (n, W), and which of these places hold one."""
+        rows = np.asarray(questions, np.int64)
+        return self._table[rows], np.arange(self._table.shape[1]) < self.count[rows][:, None]
 
     def column(self, name: str) -> NDArray[Any]:
         """A view of one column over all slots: `question`, `serial`, `step`, `entropy`, `entropy_step` or `uses`."""
@@ -119,7 +129,7 @@ class ExperienceBuffer:
 
     def live_slots(self) -> IntArray:
         """Slots in use, in ascending order; time and memory grow with the pool (for reports, not for a step)."""
-        used = np.ones(len(self._slots), bool)
+        used = np.ones(self._num_slots, bool)
         used[self._free] = False
         return np.flatnonzero(used)
 
@@ -159,33 +169,25 @@ class ExperienceBuffer:
     def admit(self, trajectory: Trajectory) -> int | None:
         """Store a trajectory; return its serial, or None where it was not stored: its question already holds these
         token ids, its question is retired, or the capacity is 0."""
-        question = trajectory.question
-        digest = _digest(trajectory.completion_ids)
-        slots = self.slots_of(question)
-        if self.capacity == 0 or self.retired[question] or any(self._slots["digest"][s] == digest for s in slots):
+        question, digest = trajectory.question, _digest(trajectory.completion_ids)
+        slots = self._table[question, : self.count[question]]
+        if self.capacity == 0 or self.retired[question] or (self._slots["digest"][slots] == digest).any():
             return None
         if len(slots) >= self.capacity_per_question:
             self._remove(self._leaver(slots), "capacity_per_question")
         while self._size >= self.capacity:
             self._remove(self._leaver(None), "capacity")
         serial, self.next_serial = self.next_serial, self.next_serial + 1
-        slot = self._free.pop() if self._free else self._slots.append()
-        column = self._slots
-        column["question"][slot] = question
-        column["serial"][slot] = serial
-        column["step"][slot] = trajectory.step
-        column["entropy"][slot] = trajectory.entropy
-        column["entropy_step"][slot] = trajectory.step
-        column["uses"][slot] = 0
-        column["digest"][slot] = digest
-        column["older"][slot], self._newest[question] = self._newest[question], slot
-        column["prev"][slot], column["next"][slot] = self._last, NONE
+        slot = self._new_slot()
+        self._slots[slot] = (
+            serial, digest, question, trajectory.step, trajectory.entropy, trajectory.step, 0, self._last, NONE,
+        )  # fmt: skip
         if self._last == NONE:
             self._first = slot
         else:
-            column["next"][self._last] = slot
+            self._slots["next"][self._last] = slot
         self._last = slot
-        self.count[question] += 1
+        self._add_to_table(question, slot)
         self._size += 1
         self.store.put(serial, trajectory)
         self._settle(question)
@@ -207,8 +209,8 @@ class ExperienceBuffer:
         digest = hashlib.blake2b(digest_size=16)
         slots = self.live_slots()
         slots = slots[np.argsort(self._slots["serial"][slots])]
-        for array in (self.successes, self.scorable, self.retired, self.count, self._bucket):
-            digest.update(array.tobytes())
+        for name in ("successes", "scorable", "retired", "count", "bucket"):
+            digest.update(self._questions[name].tobytes())
         for pool in self._buckets:
             digest.update(pool.members.tobytes())
         for name in ("question", "serial", "step", "entropy", "entropy_step", "uses", "digest"):
@@ -221,33 +223,50 @@ class ExperienceBuffer:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _leaver(self, slots: list[int] | None) -> int:
-        """Which slot makes room, among those of a question (newest first) or among all."""
+    def _new_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self._num_slots == len(self._slots):
+            self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
+        self._num_slots += 1
+        return self._num_slots - 1
+
+    def _add_to_table(self, question: int, slot: int) -> None:
+        count, width = int(self.count[question]), self._table.shape[1]
+        if count == width:
+            wider = np.full((self.num_questions, min(2 * width, self.capacity_per_question)), NONE, np.int32)
+            wider[:, :width] = self._table
+            self._table = wider
+        self._table[question, count] = slot
+        self.count[question] = count + 1
+
+    def _leaver(self, slots: NDArray[np.int32] | None) -> int:
+        """Which slot makes room, among those of a question (oldest first) or among all."""
         if self.eviction == "oldest":
-            return self._first if slots is None else slots[-1]
-        candidates = self.live_slots() if slots is None else np.array(slots[::-1])
+            return self._first if slots is None else int(slots[0])
+        candidates = self.live_slots() if slots is None else slots
         entropies = self._slots["entropy"][candidates]
-        return int(candidates[np.argmax(np.where(np.isnan(entropies), np.inf, entropies))])
+        entropies = np.where(np.isnan(entropies), np.inf, entropies)
+        highest = candidates[entropies == entropies.max()]
+        return int(highest[np.argmin(self._slots["serial"][highest])])  # of equals the oldest, whatever slot it has
 
     def _remove(self, slot: int, reason: str) -> None:
-        column = self._slots
-        question, serial = int(column["question"][slot]), int(column["serial"][slot])
-        older, prev, nxt = int(column["older"][slot]), int(column["prev"][slot]), int(column["next"][slot])
-        if self._newest[question] == slot:
-            self._newest[question] = older
-        else:
-            newer = next(s for s in self.slots_of(question) if column["older"][s] == slot)
-            column["older"][newer] = older
+        record = self._slots[slot]
+        question, serial, prev, following = (int(record[name]) for name in ("question", "serial", "prev", "next"))
+        row, count = self._table[question], int(self.count[question])
+        place = int(np.flatnonzero(row[:count] == slot)[0])
+        row[place : count - 1] = row[place + 1 : count]
+        row[count - 1] = NONE
+        self.count[question] = count - 1
         if prev == NONE:
-            self._first = nxt
+            self._first = following
         else:
-            column["next"][prev] = nxt
-        if nxt == NONE:
+            self._slots["next"][prev] = following
+        if following == NONE:
             self._last = prev
         else:
-            column["prev"][nxt] = prev
+            self._slots["prev"][following] = prev
         self._free.append(slot)
-        self.count[question] -= 1
         self._size -= 1
         self.store.drop(serial)
         self._settle(question)
@@ -255,19 +274,17 @@ class ExperienceBuffer:
 
     def _settle(self, question: int) -> None:
         """Put a question where it belongs: into the bucket of its accuracy while it is replayable, else nowhere."""
-        target = NONE
-        if self.count[question] and not self.retired[question] and self.scorable[question]:
-            successes, scorable = int(self.successes[question]), int(self.scorable[question])
-            target = bucket_of(successes, scorable, self.num_generations)
-        current = int(self._bucket[question])
+        successes, scorable, count, place, current, retired = self._questions[question].item()
+        replayable = count and scorable and not retired
+        target = bucket_of(successes, scorable, self.num_generations) if replayable else NONE
         if current == target:
             return
         if current != NONE:
-            moved = self._buckets[current].remove(int(self._place[question]))
+            moved = self._buckets[current].remove(place)
             if moved is not None:
-                self._place[moved] = self._place[question]
-        self._bucket[question] = target
-        self._place[question] = NONE if target == NONE else self._buckets[target].add(question)
+                self._questions["place"][moved] = place
+        self._questions["bucket"][question] = target
+        self._questions["place"][question] = NONE if target == NONE else self._buckets[target].add(question)
 
 
 class _Pool:
@@ -298,27 +315,6 @@ class _Pool:
             return None
         self._items[place] = self._items[self._size]
         return int(self._items[place])
-
-
-class _Columns:
-    """Named arrays that grow together, by doubling."""
-
-    def __init__(self, **dtypes: type[np.generic]):
-        self._arrays: dict[str, NDArray[Any]] = {name: np.zeros(16, dtype) for name, dtype in dtypes.items()}
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
-
-    def append(self) -> int:
-        if self._size == next(iter(self._arrays.values())).size:
-            for name, array in self._arrays.items():
-                self._arrays[name] = np.resize(array, 2 * self._size)
-        self._size += 1
-        return self._size - 1
 
 
 def _digest(completion_ids: IntArray) -> np.uint64:

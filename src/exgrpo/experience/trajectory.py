@@ -43,13 +43,13 @@ class Trajectory:
     entropy: float = float("nan")
 
     def __post_init__(self) -> None:
-        ids = _frozen(self.completion_ids, np.int32)
-        logps = _frozen(self.behaviour_logps, np.float32)
-        rewards = _frozen(self.rewards, np.float32)
+        who = f"trajectory of question {self.question}"
+        ids = _frozen(self.completion_ids, np.int32, f"{who}: completion_ids")
+        logps = _frozen(self.behaviour_logps, np.float32, f"{who}: behaviour_logps")
+        rewards = _frozen(self.rewards, np.float32, f"{who}: rewards")
         object.__setattr__(self, "completion_ids", ids)
         object.__setattr__(self, "behaviour_logps", logps)
         object.__setattr__(self, "rewards", rewards)
-        who = f"trajectory of question {self.question}"
         if self.question < 0:
             raise TrajectoryError(f"{who}: the index of a question must be 0 or more")
         if ids.ndim != 1 or ids.size == 0 or ids.shape != logps.shape:
@@ -91,7 +91,7 @@ class Group:
     replayed: bool = False
 
     def __post_init__(self) -> None:
-        outcomes = _frozen(self.outcomes, np.int8)
+        outcomes = _frozen(self.outcomes, np.int8, f"group of question {self.question}: outcomes")
         object.__setattr__(self, "outcomes", outcomes)
         if outcomes.ndim != 1 or outcomes.size == 0 or not np.isin(outcomes, (RIGHT, WRONG, UNSCORABLE)).all():
             raise TrajectoryError(
@@ -117,7 +117,11 @@ class Group:
         return self.successes == self.outcomes.size
 
 
-def _frozen(values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
-    array = np.array(values, dtype=dtype)
+def _frozen(values: ArrayLike, dtype: type[np.generic], who: str) -> NDArray[Any]:
+    given = np.asarray(values)
+    must_fit = issubclass(dtype, np.integer) and given.size > 0
+    if must_fit and (given.dtype.kind not in "iub" or (given.astype(dtype) != given).any()):
+        raise TrajectoryError(f"{who} must hold integers that fit into {np.dtype(dtype)}, but are {given!r}")
+    array = np.array(given, dtype=dtype)
     array.setflags(write=False)
     return array

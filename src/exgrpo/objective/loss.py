@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from ..config import ObjectiveConfig
-from .ratio import CORRECTIONS, log_ratio
+from .ratio import CORRECTIONS, clipped, log_ratio
 
 
 @dataclass(frozen=True)
 class RatioStats:
-    """Of each row, over its own tokens; all (B,), no gradient. NaN where a row has no token.
+    """Of each row, over its own tokens; all (B,), no gradient.
 
-    log_ratio: mean log w. log_sum: log of sum w. log_sum_squares: log of sum w^2. tokens: how many.
+    log_ratio: mean log w, NaN where a row has no token. log_sum: log of sum w, and log_sum_squares: log of sum w^2, -inf
+    there. tokens: how many.
     """
 
     log_ratio: Tensor
@@ -78,10 +79,8 @@ def fresh_loss(
 ) -> Tensor:
     """PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; `epsilon` None leaves the ratio unclipped. Shapes as for
     `replay_loss`; scalar, to be minimised."""
-    ratio = torch.exp(log_ratio(logps, old_logps, mask))
-    gain = ratio * advantages[:, None]
-    if epsilon is not None:
-        gain = torch.minimum(gain, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages[:, None])
+    log_w = log_ratio(logps, old_logps, mask)
+    gain = clipped(log_w, advantages[:, None].to(log_w.dtype), math.inf if epsilon is None else epsilon)
     return -(torch.where(mask.bool(), gain, 0.0) * weights).sum()
 
 

@@ -14,7 +14,8 @@ from ..config import ObjectiveConfig
 Correction = Callable[[Tensor, Tensor, Tensor, ObjectiveConfig, float], Tensor]
 
 MAX_LOG_RATIO = 20.0
-"""PPO's term is unbounded where A < 0; there log w counts as at most this (w = 4.9e8). Nowhere else is it bounded."""
+"""PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
+(w = 4.9e8). Nowhere else is it bounded."""
 
 
 def log_ratio(logps: Tensor, behaviour_logps: Tensor, mask: Tensor) -> Tensor:
@@ -30,8 +31,13 @@ def shaped(log_w: Tensor, logps: Tensor, advantages: Tensor, config: ObjectiveCo
 
 
 def clip(log_w: Tensor, logps: Tensor, advantages: Tensor, config: ObjectiveConfig, epsilon: float) -> Tensor:
-    """min(w A, clip(w, 1-eps, 1+eps) A), PPO's. Written by the sign of A, each branch bounded where the minimum is."""
-    above = torch.exp(log_w.clamp(max=math.log1p(epsilon)))
+    """min(w A, clip(w, 1-eps, 1+eps) A), PPO's."""
+    return clipped(log_w, advantages, epsilon)
+
+
+def clipped(log_w: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """PPO's term, written by the sign of A, each branch bounded where the minimum is; an infinite epsilon leaves w A."""
+    above = torch.exp(log_w.clamp(max=min(math.log1p(epsilon), MAX_LOG_RATIO)))
     low = math.log1p(-epsilon) if epsilon < 1 else -math.inf
     below = torch.exp(log_w.clamp(min=low, max=MAX_LOG_RATIO))
     return torch.where(advantages >= 0, above, below) * advantages

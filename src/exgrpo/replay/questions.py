@@ -18,7 +18,8 @@ QuestionChoice = Callable[[FloatArray, NDArray[np.int64], ReplayConfig], FloatAr
 
 def gaussian(accuracies: FloatArray, sizes: NDArray[np.int64], config: ReplayConfig) -> FloatArray:
     """log of exp(-(a - mu)^2 / (2 sigma^2)), whatever the size of the bucket [ExGRPO, Eq. 3]."""
-    return np.asarray(-((accuracies - config.mu) ** 2) / (2 * config.sigma**2))
+    with np.errstate(over="ignore"):  # a sigma so small that all but the nearest weigh nothing
+        return np.asarray(-(((accuracies - config.mu) / config.sigma) ** 2) / 2)
 
 
 def variance(accuracies: FloatArray, sizes: NDArray[np.int64], config: ReplayConfig) -> FloatArray:

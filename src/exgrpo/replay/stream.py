@@ -62,7 +62,7 @@ class FreshStream:
             if not (room := self.num_questions - len(excluded)):
                 excluded, room = set(), self.num_questions
             self._scan(min(n, len(taken) + room), taken, set(excluded), retired, fill=True)
-        return taken, len(taken) - fresh
+        return taken, sum(bool(retired[question]) for question in taken[fresh:])
 
     def _take_deferred(self, n: int, taken: list[int], in_batch: set[int], retired: NDArray[np.bool_]) -> None:
         waiting = []

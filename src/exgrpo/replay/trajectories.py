@@ -15,36 +15,30 @@ from ..experience.trajectory import FloatArray, Trajectory
 EntropyScorer = Callable[[Sequence[Trajectory]], FloatArray]
 
 
-def contenders(buffer: ExperienceBuffer, slots: Sequence[int], config: ReplayConfig) -> list[int]:
-    """Slots that compete for the lowest entropy: all of them (`exact`), or the best few by cached entropy (`lazy`).
-
-    An entropy that was never measured competes first; ties go to the older trajectory.
-    """
-    if config.entropy_refresh == "exact":
-        return list(slots)
-    entropy, serial = buffer.column("entropy"), buffer.column("serial")
-    known = {slot: -np.inf if np.isnan(entropy[slot]) else float(entropy[slot]) for slot in slots}
-    return sorted(slots, key=lambda slot: (known[slot], int(serial[slot])))[: config.entropy_candidates]
-
-
-def is_stale(buffer: ExperienceBuffer, slot: int, step: int, config: ReplayConfig) -> bool:
-    """Whether a contender's entropy must be measured before it can be compared."""
-    if config.entropy_refresh == "exact" or np.isnan(buffer.column("entropy")[slot]):
-        return True
-    return bool(step - int(buffer.column("entropy_step")[slot]) > config.max_entropy_age)
-
-
 def lowest_entropy(
     buffer: ExperienceBuffer, questions: Sequence[int], step: int, config: ReplayConfig, score: EntropyScorer
 ) -> list[int]:
-    """The slot of the lowest-entropy trajectory of each question. One call of the scorer for all that must be measured;
-    a question with a single trajectory needs no measurement."""
-    competing = [contenders(buffer, buffer.slots_of(question), config) for question in questions]
-    stale = [slot for slots in competing if len(slots) > 1 for slot in slots if is_stale(buffer, slot, step, config)]
-    if stale:
-        buffer.measured(stale, score([buffer.get(slot) for slot in stale]), step)
-    entropy, serial = buffer.column("entropy"), buffer.column("serial")
-    return [min(slots, key=lambda slot: (float(entropy[slot]), int(serial[slot]))) for slots in competing]
+    """The slot of the lowest-entropy trajectory of each question; ties go to the older.
+
+    All trajectories of a question compete (`exact`), or the best few by cached entropy (`lazy`), one that was never
+    measured first among them. Competitors whose entropy is not known well enough are measured, in one call of the scorer;
+    a question with a single trajectory needs no measurement.
+    """
+    slots, held = buffer.slots_of_each(questions)
+    exact = config.entropy_refresh == "exact"
+    entropy = buffer.column("entropy")
+    known = np.where(held, np.nan_to_num(entropy[slots], nan=-np.inf), np.inf)
+    order = np.argsort(known, axis=1, kind="stable")[:, : None if exact else config.entropy_candidates]
+    slots, held = np.take_along_axis(slots, order, 1), np.take_along_axis(held, order, 1)
+    stale = np.isnan(entropy[slots]) | (step - buffer.column("entropy_step")[slots] > config.max_entropy_age) | exact
+    to_measure = slots[stale & held & (held.sum(1, keepdims=True) > 1)].tolist()
+    if to_measure:
+        buffer.measured(to_measure, score([buffer.get(slot) for slot in to_measure]), step)
+    # among equals the older: order by serial first, then take the first minimum
+    age = np.argsort(np.where(held, buffer.column("serial")[slots], np.iinfo(np.int64).max), axis=1)
+    slots, held = np.take_along_axis(slots, age, 1), np.take_along_axis(held, age, 1)
+    best = np.argmin(np.where(held, np.nan_to_num(buffer.column("entropy")[slots], nan=np.inf), np.inf), axis=1)
+    return [int(row[place]) for row, place in zip(slots, best, strict=True)]
 
 
 def choose(

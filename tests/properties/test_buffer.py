@@ -1,0 +1,311 @@
+"""The buffer against a dictionary of lists, whatever happens in whatever order."""
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from exgrpo.experience import ExperienceBuffer, Trajectory
+from exgrpo.experience.events import Admitted, Evicted, Measured
+from tests.reference.buffer import PlainBuffer
+
+QUESTIONS, K = 6, 4
+question = st.integers(0, QUESTIONS - 1)
+entropy = st.one_of(st.just(math.nan), st.sampled_from([0.25, 0.5, 1.0]), st.floats(0, 4, width=32))
+
+
+def trajectory(question: int, ids=(1, 2), step: int = 0, entropy: float = math.nan, logp: float = -1.0) -> Trajectory:
+    ids = np.asarray(ids)
+    return Trajectory(question, ids, np.full(len(ids), logp), np.array([1.0]), step, entropy=entropy)
+
+
+class BufferMachine(RuleBasedStateMachine):
+    """Every rule is done to the buffer, to the plain one, and to a second buffer, which must stay equal to the first."""
+
+    @initialize(
+        capacity=st.sampled_from([1000, 5, 2, 1, 0, 8]),
+        capacity_per_question=st.sampled_from([1, 2, 3, 8]),
+        eviction=st.sampled_from(["oldest", "highest_entropy"]),
+    )
+    def start(self, capacity, capacity_per_question, eviction):
+        self.events = []
+        arguments = (QUESTIONS, K, capacity, capacity_per_question, eviction)
+        self.buffer = ExperienceBuffer(*arguments, listener=self.events.append)
+        self.twin = ExperienceBuffer(*arguments)
+        self.plain = PlainBuffer(K, capacity, capacity_per_question, eviction)
+        self.step = 0
+
+    @rule(question=question, outcome=st.sampled_from([(0, 0), (0, 4), (2, 4), (2, 3), (1, 2), (3, 3)]))
+    def observe(self, question, outcome):
+        for buffer in (self.buffer, self.twin, self.plain):
+            buffer.observe(question, *outcome)
+
+    @rule(question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy)
+    def admit(self, question, ids, entropy):
+        before = self.buffer.fingerprint()
+        made = trajectory(question, ids, self.step, entropy)
+        serial = self.buffer.admit(made)
+        assert self.twin.admit(trajectory(question, ids, self.step, entropy)) == serial
+        assert serial == self.plain.admit(question, tuple(ids), self.step, entropy)
+        assert (serial is None) == (self.buffer.fingerprint() == before)
+        if serial is not None:
+            slot = self.buffer.find(question, serial)
+            assert self.buffer.get(slot) is made
+
+    @rule(question=question, outcome=st.sampled_from([(0, 4), (2, 4), (2, 3)]), entropy=entropy)
+    def observe_and_admit(self, question, outcome, entropy):
+        self.observe(question, outcome)
+        self.admit(question, [question, self.plain.next_serial], entropy)
+
+    @precondition(lambda self: self.buffer.num_retired < QUESTIONS // 2)
+    @rule(question=question)
+    def retire(self, question):
+        for buffer in (self.buffer, self.twin, self.plain):
+            buffer.retire(question)
+
+    @rule(steps=st.integers(1, 3))
+    def time_passes(self, steps):
+        self.step += steps
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data(), entropy=st.floats(0, 4, width=32))
+    def measure(self, data, entropy):
+        one = data.draw(st.sampled_from(self.plain.everything()))
+        one.entropy, one.entropy_step = entropy, self.step
+        for buffer in (self.buffer, self.twin):
+            buffer.measured([buffer.find(one.question, one.serial)], np.array([entropy]), self.step)
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data())
+    def use(self, data):
+        one = data.draw(st.sampled_from(self.plain.everything()))
+        one.uses += 1
+        before = self.buffer.fingerprint()
+        for buffer in (self.buffer, self.twin):
+            buffer.used(buffer.find(one.question, one.serial))
+        assert self.buffer.fingerprint() != before
+
+    @invariant()
+    def same_trajectories(self):
+        column = self.buffer.column
+        assert len(self.buffer) == len(self.plain.everything()) <= self.buffer.capacity
+        for q in range(QUESTIONS):
+            slots, stored = self.buffer.slots_of(q), self.plain.of(q)
+            assert len(slots) == self.buffer.count[q] <= self.buffer.capacity_per_question
+            for slot, one in zip(slots, stored, strict=True):
+                kept = self.buffer.get(slot)
+                assert column("serial")[slot] == one.serial
+                assert column("question")[slot] == kept.question == q
+                assert tuple(kept.completion_ids) == one.ids
+                assert column("step")[slot] == kept.step == one.step
+                assert column("entropy_step")[slot] == one.entropy_step
+                assert column("uses")[slot] == one.uses
+                np.testing.assert_equal(float(column("entropy")[slot]), float(np.float32(one.entropy)))
+                assert self.buffer.find(q, one.serial) == slot
+            assert self.buffer.find(q, 10**6) is None
+
+    @invariant()
+    def same_buckets(self):
+        members = [set(self.buffer.questions_in(b).tolist()) for b in range(K + 1)]
+        assert members == self.plain.bucket_members()
+        assert self.buffer.bucket_sizes().tolist() == [len(m) for m in members]
+        assert self.buffer.num_replayable == sum(map(len, members))
+        assert set(np.flatnonzero(self.buffer.retired)) == self.plain.retired
+        assert self.buffer.num_retired == len(self.plain.retired)
+
+    @invariant()
+    def consistent_inside(self):
+        buffer = self.buffer
+        for q in range(QUESTIONS):
+            bucket, place = int(buffer._questions["bucket"][q]), int(buffer._questions["place"][q])
+            assert (bucket == -1) == (place == -1)
+            if bucket >= 0:
+                assert buffer.questions_in(bucket, np.array([place])).tolist() == [q]
+        forwards, slot = [], buffer._first
+        while slot != -1:
+            forwards.append(slot)
+            slot = int(buffer.column("next")[slot])
+        backwards, slot = [], buffer._last
+        while slot != -1:
+            backwards.append(slot)
+            slot = int(buffer.column("prev")[slot])
+        assert forwards == backwards[::-1]
+        serials = buffer.column("serial")[forwards].tolist() if forwards else []
+        assert serials == [one.serial for one in self.plain.everything()]
+        assert sorted(forwards) == buffer.live_slots().tolist()
+        assert not set(forwards) & set(buffer._free)
+        assert len(buffer.store._trajectories) == len(buffer)
+
+    @invariant()
+    def events_tell_what_is_stored(self):
+        stored = {}
+        entropies = {}
+        for event in self.events:
+            match event:
+                case Admitted(serial, made):
+                    assert serial not in stored
+                    stored[serial] = made.question
+                case Evicted(serial, q, _):
+                    assert stored.pop(serial) == q
+                case Measured(serial, _, value):
+                    entropies[serial] = value
+        assert stored == {one.serial: one.question for one in self.plain.everything()}
+        assert all(np.float32(entropies.get(o.serial, o.entropy)) == np.float32(o.entropy)
+                   for o in self.plain.everything() if not math.isnan(o.entropy))  # fmt: skip
+
+    @invariant()
+    def the_same_history_has_the_same_fingerprint(self):
+        assert self.buffer.fingerprint() == self.twin.fingerprint()
+
+
+TestBuffer = BufferMachine.TestCase
+TestBuffer.settings = settings(max_examples=100, stateful_step_count=30)
+
+
+def test_a_bucket_whose_members_leave_from_any_place_keeps_the_others():
+    """The last member fills the gap; it must be found there when it leaves in its turn."""
+    for order in permutations(range(4)):
+        buffer = ExperienceBuffer(4, K)
+        for q in range(4):
+            buffer.observe(q, 2, 4)
+            buffer.admit(trajectory(q))
+        left = {0, 1, 2, 3}
+        for q in order:
+            buffer.observe(q, 1, 4)
+            left.remove(q)
+            assert set(buffer.questions_in(2).tolist()) == left
+            assert set(buffer.questions_in(1).tolist()) == {0, 1, 2, 3} - left
+
+
+def test_a_group_that_could_not_be_scored_changes_no_accuracy():
+    buffer = ExperienceBuffer(1, K)
+    buffer.observe(0, 2, 4)
+    buffer.admit(trajectory(0))
+    before = buffer.fingerprint()
+    buffer.observe(0, 0, 0)
+    assert buffer.fingerprint() == before
+    assert buffer.bucket_sizes().tolist() == [0, 0, 1, 0, 0]
+
+
+def filled(**options) -> ExperienceBuffer:
+    buffer = ExperienceBuffer(4, K, **options)
+    for q in range(3):
+        buffer.observe(q, 1 + q, 4)
+        buffer.admit(trajectory(q, (q, 1), entropy=0.5))
+        buffer.admit(trajectory(q, (q, 2)))
+    return buffer
+
+
+CHANGES = {
+    "another accuracy": lambda b: b.observe(0, 2, 4),
+    "the same accuracy of fewer completions": lambda b: b.observe(1, 1, 2),
+    "a question is observed that has nothing stored": lambda b: b.observe(3, 1, 4),
+    "retired": lambda b: b.retire(0),
+    "retired without a trajectory": lambda b: b.retire(3),
+    "one more trajectory": lambda b: b.admit(trajectory(0, (9,))),
+    "a use": lambda b: b.used(b.slots_of(1)[0]),
+    "an entropy": lambda b: b.measured(b.slots_of(1)[:1], np.array([0.7]), 0),
+    "the step of an entropy": lambda b: b.measured(b.slots_of(1)[1:], np.array([0.5]), 3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_fingerprint_differs_after_every_change(change):
+    buffer = filled()
+    assert buffer.fingerprint() == filled().fingerprint()
+    change(buffer)
+    assert buffer.fingerprint() != filled().fingerprint()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        trajectory(0, (5, 6), logp=-1.5),
+        trajectory(0, (5, 7)),
+        trajectory(0, (5, 6), step=2),
+        trajectory(0, (5, 6), entropy=0.1),
+        Trajectory(0, np.array([5, 6]), np.array([-1.0, -1.0]), np.array([0.9]), 0),
+    ],
+)
+def test_fingerprint_covers_what_a_trajectory_holds(other):
+    ours, theirs = filled(), filled()
+    ours.admit(trajectory(0, (5, 6)))
+    theirs.admit(other)
+    assert ours.fingerprint() != theirs.fingerprint()
+
+
+@pytest.mark.parametrize("eviction", ["oldest", "highest_entropy"])
+def test_equal_fingerprints_choose_alike_whatever_the_slots(eviction):
+    """Two histories that end in the same state, with the trajectories in other slots, evict the same ones."""
+
+    def after(order):
+        buffer = ExperienceBuffer(10, K, capacity=4, eviction=eviction)
+        for q in range(4):
+            buffer.observe(q, 2, 4)
+            buffer.admit(trajectory(q, (q, 9)))
+        for q in order:
+            buffer.retire(q)
+        for q in (4, 5):
+            buffer.observe(q, 2, 4)
+            buffer.admit(trajectory(q, (q, 9)))
+        for q in (0, 3):
+            buffer.measured(buffer.slots_of(q), np.array([0.1]), 1)
+        return buffer
+
+    ours, theirs = after([1, 2]), after([2, 1])
+    assert ours.fingerprint() == theirs.fingerprint()
+    assert ours.slots_of(4) != theirs.slots_of(4)
+    for q in (6, 7, 8):
+        for buffer in (ours, theirs):
+            buffer.observe(q, 2, 4)
+            buffer.admit(trajectory(q, (q, 9)))
+        assert ours.count.tolist() == theirs.count.tolist()
+        assert ours.fingerprint() == theirs.fingerprint()
+
+
+def test_the_oldest_leaves():
+    buffer = ExperienceBuffer(4, K, capacity=3)
+    for q in (0, 1, 0, 2):
+        buffer.observe(q, 2, 4)
+        buffer.admit(trajectory(q, (q, len(buffer))))
+    assert [buffer.get(s).completion_ids.tolist() for s in buffer.slots_of(0)] == [[0, 2]]
+    assert buffer.count.tolist() == [1, 1, 1, 0]
+    buffer.admit(trajectory(3, (3,)))
+    assert buffer.count.tolist() == [1, 0, 1, 1]
+
+
+def test_the_highest_entropy_leaves_and_an_unmeasured_one_first():
+    buffer = ExperienceBuffer(1, K, capacity=10, capacity_per_question=3, eviction="highest_entropy")
+    for ids, value in (((1,), 0.5), ((2,), 2.0), ((3,), math.nan), ((4,), 0.1), ((5,), 0.2)):
+        buffer.admit(trajectory(0, ids, entropy=value))
+    assert [int(buffer.get(s).completion_ids[0]) for s in buffer.slots_of(0)] == [5, 4, 1]
+
+
+def test_the_same_ids_are_stored_once_for_a_question_and_again_for_another():
+    buffer = ExperienceBuffer(2, K)
+    assert buffer.admit(trajectory(0, (1, 2))) == 0
+    assert buffer.admit(trajectory(0, (1, 2), step=5, logp=-0.5)) is None
+    assert buffer.admit(trajectory(0, (1, 2, 3))) == 1
+    assert buffer.admit(trajectory(1, (1, 2))) == 2
+    assert buffer.column("step")[buffer.slots_of(0)].tolist() == [0, 0]
+
+
+def test_many_trajectories_survive_the_growth_of_all_arrays():
+    buffer = ExperienceBuffer(200, K, capacity=500)
+    for q in range(200):
+        buffer.observe(q, 1 + q % 3, 4)
+        for n in range(4):
+            buffer.admit(trajectory(q, (q, n), step=n))
+    assert len(buffer) == 500
+    assert buffer.count.sum() == 500
+    assert buffer.count[:75].sum() == 0
+    assert all(
+        buffer.get(s).completion_ids.tolist() == [q, 3 - i]
+        for q in range(75, 200)
+        for i, s in enumerate(buffer.slots_of(q))
+    )
+    assert buffer.num_replayable == 125

@@ -1,0 +1,153 @@
+"""The house's rules, read from the source itself: who imports whom, and what nobody does."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import exgrpo
+
+ROOT = Path(exgrpo.__file__).parent
+MODULES = {
+    ".".join(("exgrpo", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+HOSTS = {"transformers", "trl", "verl", "ray", "accelerate", "datasets", "peft"}
+CORE = ("errors", "config", "presets", "experience", "replay", "objective")
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "presets": {"errors", "config"},
+    "experience": {"errors", "config"},
+    "replay": {"errors", "config", "experience"},
+    "objective": {"errors", "config"},
+}
+THIRD_PARTY = {
+    "errors": set(),
+    "config": set(),
+    "presets": set(),
+    "experience": {"numpy"},
+    "replay": {"numpy"},
+    "objective": {"torch"},
+}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(module: str) -> set[str]:
+    """Absolute names of all that a module imports, wherever in it the import stands."""
+    path, found = MODULES[module], set()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{name}.{alias.name}" if name == "exgrpo" or not node.module else name for alias in node.names}
+    return found
+
+
+def in_room(*rooms: str) -> list[str]:
+    return [module for module in MODULES if room(module) in rooms]
+
+
+def test_the_reader_of_imports_sees_relative_and_late_ones():
+    assert "exgrpo.experience.buffer" in imports("exgrpo.replay.plan")
+    assert "exgrpo.config" in imports("exgrpo.replay.questions")
+    assert "exgrpo.experience.buffer" in imports("exgrpo.experience")
+    assert "numpy" in imports("exgrpo.experience.buffer")
+    assert all(in_room(name) for name in CORE)
+
+
+@pytest.mark.parametrize("module", in_room(*CORE))
+def test_the_core_imports_downwards_only(module):
+    here = room(module)
+    for name in imports(module):
+        top, _, rest = name.partition(".")
+        if top == "exgrpo":
+            assert rest, f"{module} imports the whole package"
+            assert room(name) in MAY_IMPORT[here] | {here}, f"{module} imports {name}"
+        elif top not in sys.stdlib_module_names:
+            assert top in THIRD_PARTY[here], f"{module} imports {name}"
+
+
+@pytest.mark.parametrize(
+    ("module", "other"), [(m, o) for a, o in (("trl", "verl"), ("verl", "trl")) for m in in_room(a)]
+)
+def test_hosts_do_not_know_each_other(module, other):
+    for name in imports(module):
+        assert name.partition(".")[0] != other
+        assert not f"{name}.".startswith(f"exgrpo.{other}.")
+
+
+def test_no_module_below_knows_what_stands_on_top():
+    for module in in_room(*CORE, "trl", "verl", "rewards", "tasks"):
+        for name in imports(module):
+            assert not (name.startswith("exgrpo.") and room(name) in ("cli", "report")), f"{module} imports {name}"
+
+
+def test_importing_the_core_loads_no_host():
+    """Also not through a third party: in an interpreter of its own."""
+    code = (
+        "import sys, exgrpo, exgrpo.experience, exgrpo.replay; assert 'torch' not in sys.modules, 'torch';"
+        f"import exgrpo.objective; print(sorted(set({sorted(HOSTS)!r}) & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_what_it_is_for(module):
+    text = MODULES[module].read_text()
+    assert ast.get_docstring(ast.parse(text)) or (MODULES[module].name == "__init__.py" and not text.strip())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_nobody_does(module):
+    """Print outside the command line, keep state by pickle, stop in a debugger, or swallow every exception."""
+    tree = ast.parse(MODULES[module].read_text())
+    assert not {name.partition(".")[0] for name in imports(module)} & {
+        "pickle",
+        "cPickle",
+        "dill",
+        "cloudpickle",
+        "shelve",
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print" or room(module) == "cli", f"{module}:{node.lineno} prints"
+            assert node.func.id != "breakpoint", f"{module}:{node.lineno}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load":
+            allowed = {k.arg: k.value for k in node.keywords}
+            unsafe = getattr(allowed.get("weights_only"), "value", None) is False
+            assert not unsafe, f"{module}:{node.lineno} loads pickled objects"
+            assert getattr(allowed.get("allow_pickle"), "value", None) is not True, f"{module}:{node.lineno}"
+        assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno} bare except"
+
+
+@pytest.mark.parametrize("module", in_room("experience", "replay", "objective"))
+def test_no_draw_in_the_core_uses_a_global_generator(module):
+    """numpy's and torch's global state, or the random module: a generator is passed in, or made from seed and generation."""
+    assert "random" not in imports(module)
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(
+            ("np.random.", "torch.rand", "torch.manual")
+        ):
+            assert ast.unparse(node) in ("np.random.Generator", "np.random.default_rng", "np.random.SeedSequence")
+
+
+def test_no_code_asks_for_a_preset_s_name():
+    """A recipe is data: its name stands in presets.py and in texts, never in a comparison."""
+    names = set(exgrpo.PRESETS)
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                texts = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+                if "preset" in ast.unparse(node):
+                    assert not texts & names, f"{module}:{node.lineno} {ast.unparse(node)}"

@@ -1,0 +1,197 @@
+"""Every option is checked and says what is wrong with it; presets are data; the flat configuration is the same one."""
+
+import math
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from exgrpo import PRESETS, ObjectiveConfig, ReplayConfig, resolve
+from exgrpo.errors import ConfigurationError, ExGRPOError, HostVersionError, MissingExtraError
+from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
+
+NOT_A_CHOICE = ["", "Share", None, 1, True, ["share"]]
+NOT_A_FLAG = [0, 1, None, "true"]
+NOT_A_NUMBER = ["0.5", None, True, False, math.nan, math.inf, -math.inf, [0.5], 0.5j]
+NOT_AN_INTEGER = [1.0, "1", None, True, False, math.nan, [1]]
+
+_BAD = [
+    (("mixing", "question_choice", "trajectory_choice", "entropy_refresh", "retirement", "eviction", "correction"),
+     NOT_A_CHOICE),
+    (("store_truncated", "clip_fresh"), NOT_A_FLAG),
+    (("replay_share", "mu", "start_pass_at_1"), [*NOT_A_NUMBER, -0.01, 1.01]),
+    (("sigma", "shaping_beta", "truncation", "positive_weight"), [*NOT_A_NUMBER, 0, 0.0, -1.0]),
+    (("start_epoch",), [*NOT_A_NUMBER, -0.5]),
+    (("max_entropy_age", "start_step", "capacity"), [*NOT_AN_INTEGER, -1]),
+    (("entropy_candidates", "capacity_per_question"), [*NOT_AN_INTEGER, 0, -1]),
+]  # fmt: skip
+BAD = {name: values for names, values in _BAD for name in names}
+GOOD = {
+    "mixing": ["share", "rescue", "none"],
+    "replay_share": [0, 1, 0.0, 1.0, 0.29],
+    "question_choice": ["gaussian", "variance", "uniform"],
+    "mu": [0, 1, 0.3],
+    "sigma": [1e-9, 1, 2.5],
+    "trajectory_choice": ["lowest_entropy", "random", "newest"],
+    "entropy_refresh": ["lazy", "exact"],
+    "max_entropy_age": [0, 10**6],
+    "entropy_candidates": [1, 8],
+    "start_pass_at_1": [0, 1.0],
+    "start_step": [0, 500],
+    "start_epoch": [0, 0.5, 10],
+    "retirement": ["solved", "never"],
+    "capacity": [0, 1, 10**7],
+    "capacity_per_question": [1, 64],
+    "eviction": ["oldest", "highest_entropy"],
+    "store_truncated": [True, False],
+    "correction": ["shaped", "clip", "truncated", "none"],
+    "shaping_beta": [1e-6, 1],
+    "truncation": [0.5, 5],
+    "clip_fresh": [True, False],
+    "positive_weight": [0.5, 1, 8.0],
+}
+CONFIGS = {f.name: cls for cls in (ReplayConfig, ObjectiveConfig) for f in fields(cls)}
+
+
+def test_every_field_is_tried():
+    assert set(CONFIGS) == set(BAD) == set(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values], ids=repr
+)
+def test_a_bad_value_is_refused_by_name_value_and_default(name, value):
+    cls = CONFIGS[name]
+    with pytest.raises(ConfigurationError) as caught:
+        cls(**{name: value})
+    message = str(caught.value)
+    default = next(f.default for f in fields(cls) if f.name == name)
+    assert f"{cls.__name__}.{name} must be" in message
+    assert f"is {value!r}" in message
+    assert f"default is {default!r}" in message
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, ExGRPOError)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in GOOD.items() for value in values], ids=repr
+)
+def test_a_good_value_is_taken(name, value):
+    assert getattr(CONFIGS[name](**{name: value}), name) is value
+
+
+def test_defaults_are_the_method_s():
+    replay, objective = ReplayConfig(), ObjectiveConfig()
+    assert (replay.mixing, replay.replay_share, replay.mu, replay.sigma) == ("share", 0.5, 0.5, 0.125)
+    assert (replay.start_pass_at_1, replay.start_step, replay.start_epoch) == (0.35, 0, 0.0)
+    assert (replay.question_choice, replay.trajectory_choice) == ("gaussian", "lowest_entropy")
+    assert (replay.entropy_refresh, replay.max_entropy_age, replay.entropy_candidates) == ("lazy", 10, 2)
+    assert (replay.retirement, replay.capacity, replay.capacity_per_question) == ("solved", 100_000, 8)
+    assert replay.store_truncated
+    assert (objective.correction, objective.shaping_beta, objective.clip_fresh) == ("shaped", 0.1, True)
+    assert objective.positive_weight == 1.0
+
+
+def test_every_option_has_a_help_text_and_none_can_be_changed_later():
+    for config in (ReplayConfig(), ObjectiveConfig()):
+        for f in fields(config):
+            assert len(f.metadata["help"]) > 10
+            with pytest.raises(FrozenInstanceError):
+                setattr(config, f.name, f.default)
+
+
+# Presets ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_its_options_over_the_defaults(name):
+    preset = PRESETS[name]
+    replay, objective = resolve(name)
+    assert preset.summary
+    assert preset.source
+    for config in (replay, objective):
+        for f in fields(config):
+            assert getattr(config, f.name) == preset.options.get(f.name, f.default)
+    assert set(preset.options) <= set(CONFIGS)
+
+
+def test_what_the_presets_stand_for():
+    assert resolve() == resolve("exgrpo") == (ReplayConfig(), ObjectiveConfig())
+    assert not resolve("on-policy")[0].active
+    assert not resolve("positive-weight")[0].active
+    assert resolve("positive-weight")[1].positive_weight == 8.0
+    replay, objective = resolve("rescue")
+    assert (replay.mixing, replay.trajectory_choice, replay.start_pass_at_1) == ("rescue", "random", 0.0)
+    assert (objective.correction, objective.truncation, objective.positive_weight) == ("truncated", 1.0, 8.0)
+
+
+def test_options_beside_a_preset_override_it_and_none_is_not_given():
+    replay, objective = resolve("rescue", positive_weight=4.0, capacity=10, trajectory_choice=None)
+    assert (objective.positive_weight, replay.capacity, replay.trajectory_choice) == (4.0, 10, "random")
+
+
+def test_unknown_names_are_told_with_the_known_ones():
+    with pytest.raises(ConfigurationError, match=r"'exgrp'.*exgrpo, on-policy"):
+        resolve("exgrp")
+    with pytest.raises(ConfigurationError, match=r"'replay_shar'.*replay_share"):
+        resolve(replay_shar=0.1)
+
+
+def test_presets_cannot_be_changed():
+    with pytest.raises(TypeError):
+        PRESETS["mine"] = PRESETS["exgrpo"]
+    with pytest.raises(TypeError):
+        PRESETS["rescue"].options["positive_weight"] = 1.0
+
+
+def test_no_name_is_in_both_configurations():
+    assert not set(REPLAY_FIELDS) & set(OBJECTIVE_FIELDS)
+
+
+def test_errors_are_the_standard_ones_they_replace():
+    assert issubclass(HostVersionError, ImportError)
+    error = MissingExtraError("matplotlib", "report", "Plotting")
+    assert isinstance(error, ImportError)
+    assert "pip install 'exgrpo[report]'" in str(error)
+
+
+# The flat twin ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory):
+    trl = pytest.importorskip("exgrpo.trl")
+
+    def make(**options):
+        return trl.ExGRPOConfig(
+            output_dir=str(tmp_path_factory.mktemp("run")), report_to=[], use_cpu=True, bf16=False,
+            gradient_checkpointing=False, **options,
+        )  # fmt: skip
+
+    return make
+
+
+def test_the_flat_configuration_has_the_same_names(flat):
+    names = {f.name: f for f in fields(type(flat()))}
+    for name in CONFIGS:
+        assert names[name].default is None  # not given: the preset's
+        assert names[name].metadata["help"].replace("%%", "%").startswith(
+            next(f.metadata["help"] for f in fields(CONFIGS[name]) if f.name == name)
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_flat_configuration_resolves_to_the_same_values(flat, preset):
+    for options in ({}, {"positive_weight": 3.0, "capacity": 7, "start_step": 2, "sigma": 0.5}):
+        config = flat(preset=preset, **options)
+        replay, objective = resolve(preset, **options)
+        assert config.replay == replay
+        assert config.objective == objective
+        for name in CONFIGS:
+            assert getattr(config, name) == getattr(replay if name in REPLAY_FIELDS else objective, name)
+
+
+def test_the_flat_configuration_refuses_what_the_core_refuses(flat):
+    with pytest.raises(ConfigurationError, match=r"replay_share must be .* is 2"):
+        flat(replay_share=2)
+    with pytest.raises(ConfigurationError, match="no preset 'mine'"):
+        flat(preset="mine")
