@@ -2,7 +2,7 @@
 completions were worth. Both are checked at birth, so that nothing behind this door has to check again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,28 +84,29 @@ class Group:
         question: index of the question.
         outcomes: shape (m,); m is K, or K-1 when one member of the group was a stored trajectory.
         replayed: whether a stored trajectory was a planned member of the group.
+
+    Attributes:
+        successes: how many are right.
+        scorable: how many are right or wrong.
     """
 
     question: int
     outcomes: IntArray
     replayed: bool = False
+    successes: int = field(init=False)
+    scorable: int = field(init=False)
 
     def __post_init__(self) -> None:
         outcomes = _frozen(self.outcomes, np.int8, f"group of question {self.question}: outcomes")
-        object.__setattr__(self, "outcomes", outcomes)
-        if outcomes.ndim != 1 or outcomes.size == 0 or not np.isin(outcomes, (RIGHT, WRONG, UNSCORABLE)).all():
+        counts = [int((outcomes == kind).sum()) for kind in (RIGHT, WRONG, UNSCORABLE)]
+        if outcomes.ndim != 1 or outcomes.size == 0 or sum(counts) != outcomes.size:
             raise TrajectoryError(
                 f"group of question {self.question}: outcomes must have shape (m,), m >= 1, and hold "
                 f"{RIGHT} (right), {WRONG} (wrong) or {UNSCORABLE} (unscorable), but are {outcomes!r}"
             )
-
-    @property
-    def successes(self) -> int:
-        return int((self.outcomes == RIGHT).sum())
-
-    @property
-    def scorable(self) -> int:
-        return int((self.outcomes != UNSCORABLE).sum())
+        object.__setattr__(self, "outcomes", outcomes)
+        object.__setattr__(self, "successes", counts[0])
+        object.__setattr__(self, "scorable", counts[0] + counts[1])
 
     @property
     def unscorable(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..experience.difficulty import EASY, HARD, MEDIUM, UNSOLVED, tier_of
-from ..experience.trajectory import RIGHT, UNSCORABLE
+from ..experience.trajectory import RIGHT, UNSCORABLE, Group
 from ..objective.loss import effective_sample_size
 from ..replay.plan import ReplayPlanner
 from .generation import Generation
@@ -23,23 +23,22 @@ def fresh_metrics(outcomes: np.ndarray, rewards: torch.Tensor, stored: set[int])
         rewards: (B*K,), weighted sums; NaN where unscorable.
         stored: global rows of planned replays.
     """
-    fresh = np.ones(outcomes.size, bool)
-    fresh[list(stored)] = False
-    flat = outcomes.ravel()[fresh]
-    scorable = int((flat != UNSCORABLE).sum())
-    values = rewards.float().cpu().numpy()[fresh]
-    k = outcomes.shape[1]
-    right = [(outcomes[g][fresh[g * k : (g + 1) * k]] == RIGHT) for g in range(len(outcomes))]
+    fresh = np.ones(outcomes.shape, bool)
+    fresh.flat[list(stored)] = False
+    right = (outcomes == RIGHT) & fresh
+    scorable = int(((outcomes != UNSCORABLE) & fresh).sum())
+    values = rewards.float().cpu().numpy().reshape(outcomes.shape)[fresh]
+    any_fresh = fresh.any(1)
     return {
-        "fresh/pass_at_1": float((flat == RIGHT).sum() / scorable) if scorable else math.nan,
+        "fresh/pass_at_1": float(right.sum() / scorable) if scorable else math.nan,
         "fresh/reward": float(np.nanmean(values)) if np.isfinite(values).any() else math.nan,
-        "fresh/unscorable": float((flat == UNSCORABLE).sum()),
-        "fresh/groups_unsolved": float(np.mean([not any(group) for group in right])),
-        "fresh/groups_solved": float(np.mean([bool(group.size) and all(group) for group in right])),
+        "fresh/unscorable": float(((outcomes == UNSCORABLE) & fresh).sum()),
+        "fresh/groups_unsolved": float(np.mean(~right.any(1))),
+        "fresh/groups_solved": float(np.mean((right | ~fresh).all(1) & any_fresh)),
     }
 
 
-def pool_metrics(planner: ReplayPlanner, generation: Generation, num_replayed: int) -> dict[str, float]:
+def pool_metrics(planner: ReplayPlanner, generation: Generation, groups: list[Group]) -> dict[str, float]:
     """The state of the buffer after a generation, and what was replayed in it."""
     buffer, plan = planner.buffer, generation.plan
     sizes = buffer.bucket_sizes()
@@ -52,9 +51,9 @@ def pool_metrics(planner: ReplayPlanner, generation: Generation, num_replayed: i
         "replay/size": float(len(buffer)),
         "replay/questions": float(buffer.num_replayable),
         "replay/retired": float(buffer.num_retired),
-        "replay/share": num_replayed / len(plan.questions),
+        "replay/share": len(generation.stored) / len(plan.questions),
         "replay/gate_open": float(planner.gate.open),
-        "replay/skipped_unscorable": float(sum(group.unscorable for group in generation.groups())),
+        "replay/skipped_unscorable": float(sum(group.unscorable for group in groups)),
         "fresh/pass": float(planner.stream.pass_number),
         "fresh/refilled": float(plan.refilled),
         **{f"replay/{name}": float(count) for name, count in tiers.items()},

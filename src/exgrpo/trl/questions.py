@@ -61,9 +61,13 @@ class QuestionTable:
     def num_duplicates(self) -> int:
         return len(self.question_of_row) - len(self.keys)
 
+    def rows(self, questions: Sequence[int]) -> list[dict[str, Any]]:
+        """A dataset row for each question, fetched at once."""
+        columns = self._dataset[self.row_of_question[np.asarray(questions, np.int64)].tolist()]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
     def row(self, question: int) -> dict[str, Any]:
-        row: dict[str, Any] = self._dataset[int(self.row_of_question[question])]
-        return row
+        return self.rows([question])[0]
 
     def _prompt_ids(self, question: int) -> tuple[int, ...]:
         """Token ids of a question's prompt."""

@@ -182,10 +182,10 @@ class ExGRPOTrainer(GRPOTrainer):
             logger.info("Replay is idle at step %d: %s.", self.state.global_step, plan.idle)
         self.idle_reason = plan.idle
         offset = accelerator.process_index * size
-        groups = range(offset // k, (offset + size - 1) // k + 1)
-        rows = {group: self.questions.row(int(plan.questions[group])) for group in groups}
+        first, last = offset // k, (offset + size - 1) // k
+        rows = self.questions.rows(plan.questions[first : last + 1].tolist())
         columns = list(inputs[0])
-        chosen = [{name: rows[row // k][name] for name in columns} for row in range(offset, offset + size)]
+        chosen = [{name: rows[row // k - first][name] for name in columns} for row in range(offset, offset + size)]
         return Generation(plan, k, chosen, offset)
 
     def _entropies(self, trajectories: Any) -> FloatArray:
@@ -269,7 +269,8 @@ class ExGRPOTrainer(GRPOTrainer):
     def _observe(self, generation: Generation, output: dict[str, Any]) -> dict[str, Any]:
         """After scoring: tell the core, and put what the loss needs beside the host's columns."""
         assert self.planner is not None and generation.rewards is not None
-        self.planner.observe(generation.plan, generation.groups())
+        groups = generation.groups()
+        self.planner.observe(generation.plan, groups)
         k = self.num_generations
         rewards = self._weighted(generation.rewards)
         advantages = group_advantages(rewards.view(-1, k), self._objective.positive_weight, self.scale_rewards)
@@ -289,7 +290,7 @@ class ExGRPOTrainer(GRPOTrainer):
         output |= generation.tensors(output["completion_ids"].size(1), output["completion_ids"].device)
         if "old_per_token_logps" in output:
             generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
-        self._log(pool_metrics(self.planner, generation, len(generation.stored)))
+        self._log(pool_metrics(self.planner, generation, groups))
         return output
 
     # Loss -------------------------------------------------------------------------------------------------------
