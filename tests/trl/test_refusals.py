@@ -116,9 +116,27 @@ def test_dropout(tmp_path):
     with pytest.raises(ConfigurationError, match=r"active dropout .*Set disable_dropout=True"):
         h.trainer(h.config(tmp_path, disable_dropout=False), h.questions(16), model=model)
     model = h.tiny_model()
-    model.config.attention_dropout = 0.1
-    with pytest.raises(ConfigurationError, match=r"attention_dropout=0\.1, which disable_dropout does not reach"):
+    model.model.layers[1].self_attn.attention_dropout = 0.1
+    with pytest.raises(
+        ConfigurationError, match=r"layers\.1\.self_attn has attention_dropout=0\.1, which disable_dropout"
+    ):
         h.trainer(h.config(tmp_path), h.questions(16), model=model)
+
+
+def test_a_share_that_never_gives_a_question(tmp_path):
+    with pytest.raises(
+        ConfigurationError, match=r"replay_share=0\.1 of 8 .* at least 0\.125, or take at least 10 questions"
+    ):
+        build(tmp_path, options={"replay_share": 0.1})
+    h.trainer(h.config(tmp_path, replay_share=0.0), h.questions(16))
+
+
+def test_processes_with_other_questions():
+    from exgrpo.trl.checks import check_same_questions
+
+    check_same_questions(["a", "a"])
+    with pytest.raises(DatasetError, match="the processes hold different train_datasets"):
+        check_same_questions(["a", "b"])
 
 
 def test_resuming_is_refused_rather_than_done_wrong(tmp_path):

@@ -269,11 +269,32 @@ def test_gate_opens_one_step_after_pass_at_1_exceeds_it_and_stays_open(tmp_path)
 
 
 def test_idle_replay_says_why(tmp_path, caplog):
-    caplog.set_level("INFO", logger="exgrpo")
-    trainer = h.trainer(h.config(tmp_path, max_steps=2), h.questions(16), script=lambda g, p, m: "z$")
+    trainer = h.trainer(h.config(tmp_path, max_steps=3), h.questions(16), script=lambda g, p, m: "z$")
     trainer.train()
     assert trainer.idle_reason == "gate closed: Pass@1 0.00, must exceed 0.35"
-    assert "Replay is idle at step 1: gate closed: Pass@1 0.00, must exceed 0.35." in caplog.text
+    said = [record.getMessage() for record in caplog.records if "idle" in record.getMessage()]
+    assert said == ["Replay is idle at step 0: gate closed: Pass@1 not measured yet, must exceed 0.35."]  # once a kind
+    trainer = h.trainer(h.config(tmp_path, max_steps=3, start_pass_at_1=0.0), h.questions(16), script=mixed)
+    trainer.train()
+    assert "Replay is idle at step 0: no replayable question stored." in caplog.text
+    assert "Replay is on from step 1." in caplog.text
+
+
+def test_states_are_logged_as_they_are_and_not_averaged(tmp_path):
+    trainer = h.trainer(h.config(tmp_path, max_steps=4, logging_steps=4), h.questions(40), script=mixed)
+    trainer.train()
+    [log] = [log for log in trainer.state.log_history if "replay/size" in log]
+    assert log["fresh/generated_tokens"] == trainer.generated_tokens
+    assert log["replay/size"] == len(trainer.planner.buffer)
+    assert log["replay/retired"] == trainer.planner.buffer.num_retired
+
+
+def test_the_control_logs_the_same_of_its_fresh_completions(tmp_path):
+    trainer = h.trainer(h.config(tmp_path, max_steps=1, preset="on-policy"), h.questions(40), script=mixed)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["fresh/entropy"] == log["entropy"]
+    assert {"fresh/pass_at_1", "fresh/reward", "fresh/generated_tokens", "fresh/groups_solved"} <= set(log)
 
 
 def test_metrics_of_fresh_rows_exclude_replayed_ones(tmp_path):

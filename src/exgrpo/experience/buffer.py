@@ -179,8 +179,9 @@ class ExperienceBuffer:
             self._remove(self._leaver(None), "capacity")
         serial, self.next_serial = self.next_serial, self.next_serial + 1
         slot = self._new_slot()
+        measured_at = trajectory.step if trajectory.entropy_step is None else trajectory.entropy_step
         self._slots[slot] = (
-            serial, digest, question, trajectory.step, trajectory.entropy, trajectory.step, 0, self._last, NONE,
+            serial, digest, question, trajectory.step, trajectory.entropy, measured_at, 0, self._last, NONE,
         )  # fmt: skip
         if self._last == NONE:
             self._first = slot

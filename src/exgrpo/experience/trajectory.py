@@ -29,6 +29,7 @@ class Trajectory:
         step: optimizer step of the behaviour policy.
         finish_reason: `stop` if the policy ended it, `length` if it was cut.
         entropy: mean token entropy in nats over the completion's own tokens, NaN if not measured.
+        entropy_step: optimizer step of the policy under which it was measured; None: that of the behaviour policy.
 
     Raises:
         TrajectoryError: when a length, a range or a number is not as above; it names the question and both lengths.
@@ -41,6 +42,7 @@ class Trajectory:
     step: int
     finish_reason: str = "stop"
     entropy: float = float("nan")
+    entropy_step: int | None = None
 
     def __post_init__(self) -> None:
         who = f"trajectory of question {self.question}"

@@ -1,18 +1,25 @@
 """What is refused before a model is loaded, and what after."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from packaging.version import Version
+from torch import nn
 
+from ..config import ReplayConfig
 from ..errors import ConfigurationError, DatasetError, HostVersionError
+from ..replay import share_of
 
 SUPPORTED_TRL = (Version("1.16"), Version("1.17"))
 HOST_ARGUMENTS = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
 )
+
+FUNCTIONAL_DROPOUT = ("attention_dropout", "attn_dropout", "attention_probs_dropout_prob", "dropout_prob")
+"""Attributes under which attention layers keep a dropout that is no module of its own."""
 
 
 def check_host_version(installed: str | None = None) -> None:
@@ -92,24 +99,45 @@ def check_replayable(arguments: dict[str, Any], questions_per_batch: int) -> Non
         )
 
 
+def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
+    """A replay share that never gives a whole question is refused: replay would be idle for good."""
+    share = config.replay_share
+    if config.mixing == "share" and share > 0 and share_of(questions_per_batch, share) == 0:
+        raise ConfigurationError(
+            f"replay_share={share:g} of {questions_per_batch} questions a generation is less than one question: nothing would "
+            f"ever be replayed. Set replay_share to at least {1 / questions_per_batch:g}, or take at least "
+            f"{math.ceil(1 / share)} questions a generation (per_device_train_batch_size x processes x "
+            "steps_per_generation / num_generations)."
+        )
+
+
+def check_same_questions(digests: Sequence[str]) -> None:
+    """All processes must hold the same questions in the same order."""
+    if len(set(digests)) > 1:
+        raise DatasetError(
+            "the processes hold different train_datasets (other rows, or another order): every process plans the same "
+            "batch from its own copy. Load or shuffle it with the same seed on every process."
+        )
+
+
 def check_no_dropout(model: Any) -> None:
     """Log-probs of a forward with dropout are not those of the policy that generated."""
-    active = [name for name, module in model.named_modules() if type(module).__name__ == "Dropout" and module.p > 0]
-    config = model.config.get_text_config().to_dict()
-    functional = [
-        key for key, value in config.items() if "dropout" in key and isinstance(value, float) and value > 0
-        and key in ("attention_dropout", "attn_dropout", "attention_probs_dropout_prob")
-    ]  # fmt: skip
+    modules = dict(model.named_modules())
+    active = [name for name, module in modules.items() if isinstance(module, nn.Dropout) and module.p > 0]
     if active:
         raise ConfigurationError(
-            f"the model has active dropout ({active[0]}, {len(active)} modules in all): log-probs under dropout are not the "
-            "behaviour policy's, and importance ratios of replayed tokens would be noise. Set disable_dropout=True."
+            f"the model has active dropout ({active[0]}, {len(active)} modules in all): log-probs under dropout are not "
+            "the behaviour policy's, and importance ratios of replayed tokens would be noise. Set disable_dropout=True."
         )
-    if functional:
-        raise ConfigurationError(
-            f"the model's config has {functional[0]}={config[functional[0]]}, which disable_dropout does not reach. Set "
-            f"model_init_kwargs={{'{functional[0]}': 0.0}}."
-        )
+    for name, module in modules.items():
+        for attribute in FUNCTIONAL_DROPOUT:
+            value = getattr(module, attribute, None)
+            if isinstance(value, float) and value > 0:
+                raise ConfigurationError(
+                    f"{name} has {attribute}={value}, which disable_dropout does not reach: log-probs under dropout are "
+                    f"not the behaviour policy's. Load the model with {attribute}=0.0 in its config (on the trainer: "
+                    f"model_init_kwargs={{'{attribute}': 0.0}})."
+                )
 
 
 def correctness_index(names: Sequence[str], chosen: str | None) -> int:

@@ -40,7 +40,7 @@ class Generation:
     completion_ids: list[list[int]] = field(default_factory=list)
     wanted: dict[int, str] = field(default_factory=dict)
     logps: dict[int, np.ndarray] = field(default_factory=dict)
-    entropies: dict[int, tuple[float, int]] = field(default_factory=dict)
+    entropies: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     ratios: dict[int, tuple[float, float, float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,12 +101,12 @@ class Generation:
                 length = len(self.completion_ids[row - self.offset])
                 self.logps[row] = logps[place, :length].detach().float().cpu().numpy()
 
-    def keep_entropies(self, rows: list[int], entropies: Tensor, mask: Tensor) -> None:
-        """Mean token entropies of rows. entropies, mask: (b, T)."""
+    def keep_entropies(self, rows: list[int], entropies: Tensor, mask: Tensor, step: int) -> None:
+        """Mean token entropies of rows under the policy of `step`; the first given count. entropies, mask: (b, T)."""
         tokens = mask.sum(1)
         means = (torch.where(mask.bool(), entropies, 0.0).float().sum(1) / tokens).tolist()
         for row, mean, count in zip(rows, means, tokens.tolist(), strict=True):
-            self.entropies.setdefault(row, (mean, int(count)))
+            self.entropies.setdefault(row, (mean, int(count), step))
 
     def keep_ratios(self, rows: list[int], stats: RatioStats) -> None:
         for place, row in enumerate(rows):
@@ -139,6 +139,7 @@ class Generation:
                 step=self.plan.step,
                 finish_reason=harvest["finish"][row],
                 entropy=harvest["entropies"][row][0],
+                entropy_step=harvest["entropies"][row][2],
             )
             for row in sorted(harvest["ids"])
         ]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..experience.difficulty import EASY, HARD, MEDIUM, UNSOLVED, tier_of
-from ..experience.trajectory import RIGHT, UNSCORABLE, Group
+from ..experience.trajectory import RIGHT, UNSCORABLE
 from ..objective.loss import effective_sample_size
 from ..replay.plan import ReplayPlanner
 from .generation import Generation
@@ -32,36 +32,39 @@ def fresh_metrics(outcomes: np.ndarray, rewards: torch.Tensor, stored: set[int])
     return {
         "fresh/pass_at_1": float(right.sum() / scorable) if scorable else math.nan,
         "fresh/reward": float(np.nanmean(values)) if np.isfinite(values).any() else math.nan,
-        "fresh/unscorable": float(((outcomes == UNSCORABLE) & fresh).sum()),
+        "replay/skipped_unscorable": float(((outcomes == UNSCORABLE) & fresh).sum()),
         "fresh/groups_unsolved": float(np.mean(~right.any(1))),
         "fresh/groups_solved": float(np.mean((right | ~fresh).all(1) & any_fresh)),
     }
 
 
-def pool_metrics(planner: ReplayPlanner, generation: Generation, groups: list[Group]) -> dict[str, float]:
-    """The state of the buffer after a generation, and what was replayed in it."""
-    buffer, plan = planner.buffer, generation.plan
-    sizes = buffer.bucket_sizes()
-    k = buffer.num_generations
+def batch_metrics(generation: Generation) -> dict[str, float]:
+    """Of what a generation's batch was made, rescues included. Ages in optimizer steps."""
+    plan = generation.plan
+    ages = [plan.step - choice.trajectory.step for choice, _ in generation.stored.values()]
+    metrics = {"replay/share": len(ages) / len(plan.questions), "fresh/refilled": float(plan.refilled)}
+    if ages:
+        metrics |= {"replay/age_mean": float(np.mean(ages)), "replay/age_max": float(max(ages))}
+    return metrics
+
+
+def pool_metrics(planner: ReplayPlanner) -> dict[str, float]:
+    """The experience as it is now, after a generation's successes were stored."""
+    buffer = planner.buffer
+    sizes, k = buffer.bucket_sizes(), buffer.num_generations
     tiers = dict.fromkeys((UNSOLVED, HARD, MEDIUM, EASY), 0)
     for bucket, size in enumerate(sizes):
         tiers[tier_of(bucket, k)] += int(size)
-    ages = [plan.step - choice.trajectory.step for choice, _ in generation.stored.values()]
     metrics = {
         "replay/size": float(len(buffer)),
         "replay/questions": float(buffer.num_replayable),
         "replay/retired": float(buffer.num_retired),
-        "replay/share": len(generation.stored) / len(plan.questions),
         "replay/gate_open": float(planner.gate.open),
-        "replay/skipped_unscorable": float(sum(group.unscorable for group in groups)),
         "fresh/pass": float(planner.stream.pass_number),
-        "fresh/refilled": float(plan.refilled),
         **{f"replay/{name}": float(count) for name, count in tiers.items()},
     }
     if k <= MAX_BUCKET_METRICS:
         metrics |= {f"replay/bucket_{bucket}": float(size) for bucket, size in enumerate(sizes)}
-    if ages:
-        metrics |= {"replay/age_mean": float(np.mean(ages)), "replay/age_max": float(max(ages))}
     return metrics
 
 
@@ -74,7 +77,7 @@ def loss_metrics(harvest: dict[str, dict[int, Any]], stored: set[int]) -> dict[s
     for name, wanted in (("fresh/entropy", False), ("replay/entropy", True)):
         rows = [value for row, value in harvest["entropies"].items() if (row in stored) == wanted and value[1]]
         if rows:
-            means, tokens = np.array(rows).T
+            means, tokens, _ = np.array(rows).T
             metrics[name] = float((means * tokens).sum() / tokens.sum())
     if ratios := [value for value in harvest["ratios"].values() if value[3]]:
         log_ratio, log_sum, log_squares, tokens = torch.tensor(ratios, dtype=torch.float64).T

@@ -54,6 +54,10 @@ class QuestionTable:
         self.row_of_question = np.array(row_of_question, np.int64)
         self.prompt_ids = lru_cache(maxsize=4096)(self._prompt_ids)
 
+    def digest(self) -> str:
+        """A hash of all questions in their order: equal on all processes, or they would plan different batches."""
+        return hashlib.blake2b("".join(self.keys).encode(), digest_size=16).hexdigest()
+
     def __len__(self) -> int:
         return len(self.keys)
 

@@ -30,7 +30,7 @@ from ..replay import FreshStream, ReplayPlanner
 from . import checks
 from .config import ExGRPOConfig
 from .generation import NO_LOGP, Generation, merge, outcomes_of
-from .metrics import fresh_metrics, loss_metrics, pool_metrics
+from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics
 from .questions import QuestionTable
 from .scoring import mean_entropies
 
@@ -94,6 +94,7 @@ class ExGRPOTrainer(GRPOTrainer):
         )
         if config.replay.active:
             checks.check_replayable(given, config.generation_batch_size // config.num_generations)
+            checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
         self.generated_tokens = 0
@@ -132,6 +133,7 @@ class ExGRPOTrainer(GRPOTrainer):
             lambda prompts: self._tokenize_prompts(prompts)[0],
             progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
         )
+        checks.check_same_questions(gather_object([self.questions.digest()]))
         stream = FreshStream(self.questions.permutations(config.seed, self.shuffle_dataset), len(self.questions))
         self.planner = ReplayPlanner(config.replay, stream, self.num_generations, config.seed)
         names = [name.rsplit(".", 1)[-1] for name, m in self.model.named_modules() if isinstance(m, nn.Embedding)]
@@ -141,6 +143,11 @@ class ExGRPOTrainer(GRPOTrainer):
                 "%d of %d rows of train_dataset repeat another (same prompt, same columns) and count as one question.",
                 self.questions.num_duplicates, len(self.train_dataset),
             )  # fmt: skip
+        if main and config.save_strategy != "no":
+            logger.warning(
+                "Checkpoints do not hold the experience yet: a run with replay cannot be resumed from them. Set "
+                "save_strategy='no' where that is all they are for."
+            )
         if main and len(self.reward_funcs) > 1 and config.correctness_function is None:
             logger.warning(
                 "Several reward functions, and correctness_function is not set: a completion counts as right if the first, "
@@ -178,15 +185,24 @@ class ExGRPOTrainer(GRPOTrainer):
         plan = self.planner.plan(
             size * accelerator.num_processes // k, self.state.global_step, self.state.epoch or 0.0, self._entropies
         )
-        if plan.idle and plan.idle != self.idle_reason and accelerator.is_main_process:
-            logger.info("Replay is idle at step %d: %s.", self.state.global_step, plan.idle)
-        self.idle_reason = plan.idle
+        self._report_idle(plan.idle)
         offset = accelerator.process_index * size
         first, last = offset // k, (offset + size - 1) // k
         rows = self.questions.rows(plan.questions[first : last + 1].tolist())
         columns = list(inputs[0])
         chosen = [{name: rows[row // k - first][name] for name in columns} for row in range(offset, offset + size)]
         return Generation(plan, k, chosen, offset)
+
+    def _report_idle(self, reason: str | None) -> None:
+        """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
+        kind, before = (reason and reason.split(":")[0]), (self.idle_reason and self.idle_reason.split(":")[0])
+        if self.accelerator.is_main_process and kind != before:
+            step = self.state.global_step
+            if reason:
+                logger.warning("Replay is idle at step %d: %s.", step, reason)
+            elif before:
+                logger.warning("Replay is on from step %d.", step)
+        self.idle_reason = reason
 
     def _entropies(self, trajectories: Any) -> FloatArray:
         assert self.questions is not None
@@ -269,8 +285,7 @@ class ExGRPOTrainer(GRPOTrainer):
     def _observe(self, generation: Generation, output: dict[str, Any]) -> dict[str, Any]:
         """After scoring: tell the core, and put what the loss needs beside the host's columns."""
         assert self.planner is not None and generation.rewards is not None
-        groups = generation.groups()
-        self.planner.observe(generation.plan, groups)
+        self.planner.observe(generation.plan, generation.groups())
         k = self.num_generations
         rewards = self._weighted(generation.rewards)
         advantages = group_advantages(rewards.view(-1, k), self._objective.positive_weight, self.scale_rewards)
@@ -290,14 +305,17 @@ class ExGRPOTrainer(GRPOTrainer):
         output |= generation.tensors(output["completion_ids"].size(1), output["completion_ids"].device)
         if "old_per_token_logps" in output:
             generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
-        self._log(pool_metrics(self.planner, generation, groups))
+        self._log(batch_metrics(generation))
         return output
 
     # Loss -------------------------------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if (generation := self._in_training()) is None:
-            return super()._compute_loss(model, inputs)
+            loss = super()._compute_loss(model, inputs)
+            if self.model.training:  # every row is fresh
+                self._log({"fresh/entropy": self._metrics["train"]["entropy"][-1]})
+            return loss
         replayed, advantages, mask = inputs["replay_mask"], inputs["advantages"], inputs["completion_mask"]
         loss = super()._compute_loss(model, {**inputs, "advantages": advantages.masked_fill(replayed, 0.0)})
         assert self._forward is not None
@@ -311,7 +329,7 @@ class ExGRPOTrainer(GRPOTrainer):
             loss = loss + part.loss
             generation.keep_ratios(rows, part.stats)
         generation.keep_logps(rows, logps)
-        generation.keep_entropies(rows, entropies, mask)
+        generation.keep_entropies(rows, entropies, mask, self.state.global_step)
         if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
             self._admit(generation)
         return loss
@@ -358,8 +376,7 @@ class ExGRPOTrainer(GRPOTrainer):
         assert self.planner is not None
         harvest = merge(gather_object([generation.harvest()]))
         buffer = self.planner.buffer
-        for row in sorted(generation.stored):
-            choice, _ = generation.stored[row]
+        for row, (choice, _) in sorted(generation.stored.items()):
             if (
                 row in harvest["entropies"]
                 and (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None
@@ -368,6 +385,7 @@ class ExGRPOTrainer(GRPOTrainer):
         trajectories: list[Trajectory] = generation.trajectories(harvest)
         self._log(loss_metrics(harvest, set(generation.stored)))
         self._log({"replay/admitted": float(self.planner.admit(trajectories))})
+        self._log(pool_metrics(self.planner), latest=True)
 
     # Small things -----------------------------------------------------------------------------------------------
 
@@ -386,11 +404,15 @@ class ExGRPOTrainer(GRPOTrainer):
     def _count_tokens(self, count: int) -> None:
         counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
         self.generated_tokens += int(counts.sum())
-        self._log({"fresh/generated_tokens": float(self.generated_tokens)})
+        self._log({"fresh/generated_tokens": float(self.generated_tokens)}, latest=True)
 
-    def _log(self, metrics: dict[str, float]) -> None:
+    def _log(self, metrics: dict[str, float], latest: bool = False) -> None:
+        """Log values that TRL averages until it logs, or states of which only the `latest` is true."""
         for name, value in metrics.items():
-            self._metrics["train"][name].append(value)
+            if latest:
+                self._metrics["train"][name] = [value]
+            else:
+                self._metrics["train"][name].append(value)
 
     def _log_labels(self, generation: Generation) -> None:
         if self.log_completions:
