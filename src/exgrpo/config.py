@@ -7,6 +7,7 @@ Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released co
 """
 
 import math
+import sys
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -142,7 +143,7 @@ def _one_of(config: object, name: str, options: tuple[str, ...]) -> None:
 
 def _number(config: object, name: str, low: float, high: float, open_low: bool = False) -> None:
     value = getattr(config, name)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or not low <= value <= high or (open_low and value == low):
         _refuse(
             config, name, f"a number in {'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"

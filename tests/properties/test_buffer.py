@@ -134,10 +134,12 @@ class BufferMachine(RuleBasedStateMachine):
         forwards, slot = [], buffer._first
         while slot != -1:
             forwards.append(slot)
+            assert len(forwards) <= len(buffer)  # not a circle
             slot = int(buffer.column("next")[slot])
         backwards, slot = [], buffer._last
         while slot != -1:
             backwards.append(slot)
+            assert len(backwards) <= len(buffer)  # not a circle
             slot = int(buffer.column("prev")[slot])
         assert forwards == backwards[::-1]
         serials = buffer.column("serial")[forwards].tolist() if forwards else []

@@ -65,7 +65,8 @@ class ExperienceBuffer:
         num_generations: K; buckets run over 0..K.
         capacity: trajectories in all; 0 stores nothing.
         capacity_per_question: trajectories of one question.
-        eviction: what leaves when full, `oldest` or `highest_entropy` (unmeasured counts as highest).
+        eviction: what leaves when full, `oldest` or `highest_entropy` (unmeasured counts as highest; where the whole
+            buffer is full this looks at all of it, in time that grows with `capacity`).
         store: where token arrays live; memory by default.
         listener: sees `Admitted`, `Evicted` and `Measured` as they happen.
     """
@@ -92,10 +93,6 @@ class ExperienceBuffer:
         self._size = 0
         self._questions = np.zeros(num_questions, _QUESTION)
         self._questions["bucket"] = self._questions["place"] = NONE
-        self.successes = self._questions["successes"]
-        self.scorable = self._questions["scorable"]  # 0: never observed
-        self.retired = self._questions["retired"]
-        self.count = self._questions["count"]
         self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._buckets = [_Pool() for _ in range(num_generations + 1)]
         self._slots = np.zeros(16, _SLOT)  # a slot is used again, a serial never
@@ -103,6 +100,26 @@ class ExperienceBuffer:
         self._free: list[int] = []
         self._first = NONE  # oldest of all, then by `next`
         self._last = NONE
+
+    # Of each question, (Q,): views ------------------------------------------------------------------------------
+
+    @property
+    def successes(self) -> NDArray[np.int32]:
+        return self._questions["successes"]
+
+    @property
+    def scorable(self) -> NDArray[np.int32]:
+        """Scorable completions of the latest fresh group; 0: never observed."""
+        return self._questions["scorable"]
+
+    @property
+    def retired(self) -> NDArray[np.bool_]:
+        return self._questions["retired"]
+
+    @property
+    def count(self) -> NDArray[np.int32]:
+        """Stored trajectories."""
+        return self._questions["count"]
 
     # What is stored ---------------------------------------------------------------------------------------------
 

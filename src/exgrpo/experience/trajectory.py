@@ -25,7 +25,7 @@ class Trajectory:
         question: index of the question in the buffer, 0 or more.
         completion_ids: token ids as emitted, shape (T,), T >= 1; the end token is last if and only if it was emitted.
         behaviour_logps: log-prob of each of these tokens under the behaviour policy, in nats, shape (T,), finite.
-        rewards: one value per reward function, shape (F,); NaN where a function gave none.
+        rewards: one value per reward function, shape (F,), finite; NaN where a function gave none.
         step: optimizer step of the behaviour policy.
         finish_reason: `stop` if the policy ended it, `length` if it was cut.
         entropy: mean token entropy in nats over the completion's own tokens, NaN if not measured.
@@ -65,8 +65,10 @@ class Trajectory:
             raise TrajectoryError(
                 f"{who}: behaviour_logps must be finite and at most 0, but range over [{logps.min()}, {logps.max()}]"
             )
-        if rewards.ndim != 1 or rewards.size == 0:
-            raise TrajectoryError(f"{who}: rewards must have shape (F,) with F >= 1, but have shape {rewards.shape}")
+        if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
+            raise TrajectoryError(
+                f"{who}: rewards must have shape (F,), F >= 1, and be finite or NaN, but are {rewards!r}"
+            )
         if self.finish_reason not in FINISH_REASONS:
             raise TrajectoryError(
                 f"{who}: finish_reason must be one of {FINISH_REASONS}, but is {self.finish_reason!r}"

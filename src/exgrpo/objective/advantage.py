@@ -17,7 +17,7 @@ def group_advantages(rewards: Tensor, positive_weight: float = 1.0, scale: str =
         scale: `none`, or `group` to divide by the group's standard deviation + 1e-4 (GRPO).
 
     Returns:
-        (G, K), finite.
+        (G, K), finite where the rewards are.
     """
     scorable = ~rewards.isnan()
     advantages = rewards - rewards.nanmean(dim=1, keepdim=True)
