@@ -67,7 +67,7 @@ class Trajectory:
             )
         if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
             raise TrajectoryError(
-                f"{who}: rewards must have shape (F,), F >= 1, and be finite or NaN, but are {rewards!r}"
+                f"{who}: rewards must have shape (F,), F >= 1, and be finite or NaN, but have shape {rewards.shape}: {rewards}"
             )
         if self.finish_reason not in FINISH_REASONS:
             raise TrajectoryError(

@@ -1,6 +1,7 @@
 """Verifiable task families, and the built-in tiny policy that starts on them.
 
-`get_task("chains", reward="final")` gives a task; `task.make("train", 2048)` a dataset, `task.reward_function` its reward.
+`get_task("chains", reward="final")` gives a task, `task.make("train", 2048)` a dataset, `task.reward_function` what
+scores it.
 """
 
 from dataclasses import fields
@@ -9,9 +10,12 @@ from typing import Any
 from ..errors import ConfigurationError
 from .base import Family, Question, Task
 from .chains import Chains
+from .countdown import Countdown
 from .free_order import FreeOrder
+from .reasoning_gym import ReasoningGym
+from .sums import Sums
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Chains, FreeOrder)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Chains, FreeOrder, Sums, Countdown, ReasoningGym)}
 
 
 def get_task(name: str, **knobs: Any) -> Task:
