@@ -1,0 +1,101 @@
+"""What `exgrpo train` takes beside the trainer's and the model's options. Imports no host."""
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..tasks import TASKS
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class ScriptArguments:
+    """Where questions and rewards come from: a dataset, or a built-in task."""
+
+    dataset_name: str | None = _option(
+        None, "Training questions: name of a dataset on the hub, or a local file, folder or pattern (.jsonl, .json, "
+        ".csv, also with .gz, .parquet)."
+    )  # fmt: skip
+    dataset_config: str | None = _option(None, "Configuration of a hub dataset that has several.")
+    train_split: str = _option("train", "Split to train on.")
+    eval_dataset: str | None = _option(
+        None,
+        "Evaluation questions, where they are not another split of `dataset_name`. Used if `eval_strategy` is set.",
+    )
+    eval_split: str = _option("test", "Split to evaluate on.")
+    question_column: str | None = _option(None, "Column that holds the question; found by its name if not given.")
+    answer_column: str | None = _option(None, "Column that holds the gold answer; found by its name if not given.")
+    answer_name: str = _option(
+        "answer", "Name under which reward functions get the gold answer; `solution` for those of TRL."
+    )
+    prompt_template: str | None = _option(None, "Text around the question, with `{question}` in its place.")
+    system_prompt: str | None = _option(None, "First message; needs `conversational`.")
+    conversational: bool = _option(
+        False, "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models."
+    )
+    keep_columns: list[str] | None = field(
+        default=None, metadata={"help": "Further columns of the dataset that a reward function reads."}
+    )
+    drop_incomplete: bool = _option(False, "Leave rows without question or answer out instead of refusing them.")
+    limit: int | None = _option(None, "Take only this many training questions, from the first.")
+    eval_limit: int | None = _option(None, "Take only this many evaluation questions, from the first.")
+    reward_funcs: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Reward functions: `numeric_reward`, `choice_reward`, TRL's `accuracy_reward`, "
+            "`reasoning_accuracy_reward`, `think_format_reward`, or dotted paths to your own. A built-in task brings its own."
+        },
+    )
+    task: str | None = _option(None, f"A built-in task in place of a dataset: {', '.join(TASKS)}.")
+    task_knobs: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": 'Knobs of the task: a mapping, as JSON text on the command line. For example \'{"reward": "final"}\'.'
+        },
+    )
+    task_questions: int = _option(2048, "Training questions of the task.")
+    task_eval_questions: int = _option(512, "Evaluation questions of the task.")
+    warm_up_seed: int = _option(
+        0,
+        "Which warm start of the built-in tiny policy, which a task is trained with unless `model_name_or_path` is given.",
+    )
+    warm_up_batches: int | None = _option(None, "Supervised steps of that start, where not the task's own.")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.task_knobs, str):
+            self.task_knobs = _mapping(self.task_knobs)
+        if self.task is not None and self.dataset_name is not None:
+            raise ConfigurationError(
+                f"task={self.task!r} and dataset_name={self.dataset_name!r} are both set; a run has one source of questions. "
+                "Remove one of them."
+            )
+        idle = self._idle()
+        if idle:
+            other = "task" if self.task is None else "dataset_name"
+            raise ConfigurationError(
+                f"{idle[0]}={getattr(self, idle[0])!r} has no effect without {other}. Remove it, or set {other}."
+            )
+
+    def _idle(self) -> list[str]:
+        """Options that were given, but belong to the other source of questions."""
+        of_task = ("task_knobs", "task_questions", "task_eval_questions", "warm_up_seed", "warm_up_batches")
+        of_dataset = (
+            "dataset_config", "eval_dataset", "question_column", "answer_column", "answer_name", "prompt_template",
+            "system_prompt", "conversational", "keep_columns", "drop_incomplete", "limit", "eval_limit",
+        )  # fmt: skip
+        defaults = {f.name: f.default for f in fields(self)}
+        return [n for n in (of_task if self.task is None else of_dataset) if getattr(self, n) != defaults[n]]
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"task_knobs must be a JSON object, but {text!r} cannot be read: {error}.") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"task_knobs must be a JSON object, but is {text!r}.")
+    return value

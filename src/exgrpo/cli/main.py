@@ -1,0 +1,81 @@
+"""The console script `exgrpo`. Imports nothing heavy: each command imports what it needs, when it runs.
+
+Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage; 130 ended by Ctrl-C.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import ExGRPOError
+
+COMMANDS = {
+    "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
+    "demo": ("exgrpo.cli.demo", "compare presets on a tiny policy that is built in; minutes on a CPU"),
+    "presets": ("exgrpo.cli.presets_command", "list the presets"),
+    "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
+}
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+class UsageError(ExGRPOError, ValueError):
+    """The command line or the recipe does not say what can be done; exit code 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = os.environ.get("EXGRPO_DEBUG", "") not in ("", "0")
+    try:
+        args = _parser().parse_args(arguments)
+        debug = debug or args.debug
+        module, _ = COMMANDS[args.command]
+        return importlib.import_module(module).run(args.arguments)
+    except SystemExit as ended:  # argparse, after --help or a mistake
+        return ended.code if isinstance(ended.code, int) else FAILED
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - a message for users instead of a traceback
+        return report(error, debug)
+
+
+def report(error: Exception, debug: bool) -> int:
+    """Write what went wrong to stderr; returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+        sys.stderr.write(getattr(error, "details", ""))
+    if isinstance(error, UsageError):
+        return _say(f"{error}", USAGE)
+    if isinstance(error, ExGRPOError):
+        return _say(f"{error}", FAILED)
+    hint = "" if debug else "\nThe traceback: run `exgrpo --debug ...`, or set EXGRPO_DEBUG=1."
+    return _say(f"{type(error).__name__}: {error}{hint}", FAILED)
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write(f"exgrpo: {message}\n")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    commands = "\n".join(f"  {name:<9}{text}" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="exgrpo",
+        description="Experience replay for reinforcement learning of reasoning models (ExGRPO on TRL).",
+        usage="exgrpo [--debug] COMMAND ...",
+        epilog=f"commands:\n{commands}\n\n`exgrpo COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"exgrpo {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks (also: EXGRPO_DEBUG=1)")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="see below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the command")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

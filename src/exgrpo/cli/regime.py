@@ -1,0 +1,61 @@
+"""What the demo's arms have in common: task, sizes, learning rate, length. Data, standard library only."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import ConfigurationError
+
+DEMO_PRESETS = ("on-policy", "exgrpo", "positive-weight", "rescue")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Everything of an arm but its preset and its seed.
+
+    Args:
+        task: name of a built-in family, and its knobs.
+        train_questions, eval_questions: sizes of the two sets; they are disjoint.
+        num_generations: completions a question, K.
+        questions_per_step: one generation and one optimizer step each.
+        learning_rate: constant.
+        steps: of an on-policy run; sets the budget of generated tokens that every arm gets.
+        num_samples: completions a held-out question, at temperature 1.
+        evaluations: held-out evaluations of an arm, evenly spaced over its generated tokens; the last is at the end.
+        warm_up_batches: supervised steps of the tiny policy, where not the task's own.
+    """
+
+    task: str = "chains"
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    train_questions: int = 2048
+    eval_questions: int = 512
+    num_generations: int = 4
+    questions_per_step: int = 64
+    learning_rate: float = 8e-4
+    steps: int = 150
+    num_samples: int = 8
+    evaluations: int = 6
+    warm_up_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type is int and (not isinstance(value, int) or value < 1):
+                raise ConfigurationError(f"Regime.{f.name} must be an integer of at least 1, but is {value!r}.")
+        if self.train_questions < self.questions_per_step:
+            raise ConfigurationError(
+                f"Regime.train_questions ({self.train_questions}) must be at least questions_per_step "
+                f"({self.questions_per_step}): one step takes that many distinct questions."
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+REGIMES: Mapping[str, Regime] = MappingProxyType(
+    {
+        "chains": Regime("chains"),
+        "free_order": Regime("free_order", train_questions=512, learning_rate=5e-4, steps=120),
+    }
+)

@@ -1,0 +1,235 @@
+"""What `exgrpo train` does, once its arguments are there: check, load, train, save."""
+
+import difflib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import set_seed
+
+from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
+
+from ..errors import ConfigurationError, DatasetError
+from ..presets import resolve
+from ..rewards import get_reward
+from ..tasks import Family, Task, get_task
+from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
+from .arguments import ScriptArguments
+from .main import UsageError
+
+
+@dataclass
+class Settings:
+    """A run, parsed and checked."""
+
+    script: ScriptArguments
+    args: ExGRPOConfig
+    model: ModelConfig
+
+
+@dataclass
+class Material:
+    """Questions and rewards of a run; `task` if they are a built-in task's."""
+
+    train: Any
+    eval: Any
+    rewards: list[Any]
+    task: Task | None
+
+
+def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
+    """Run `exgrpo train` with the options of a recipe and those of the command line over them."""
+    settings = parse(recipe, argv)
+    args = settings.args
+    logging.getLogger("exgrpo").setLevel(args.get_process_log_level())
+    with args.main_process_first(desc="loading of the dataset"):
+        material = load_material(settings)
+    check_material(settings, material)
+    if args.process_index == 0:
+        print(describe(args), flush=True)
+    trainer = make_trainer(settings, material)
+    result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.log_metrics("train", result.metrics)
+    trainer.save_metrics("train", result.metrics)
+    trainer.save_state()
+    trainer.save_model(args.output_dir)
+    trainer.accelerator.print(f"The model is in {args.output_dir}.")
+    if args.push_to_hub:
+        trainer.push_to_hub(dataset_name=settings.script.dataset_name)
+    trainer.end()
+    return trainer
+
+
+# Arguments --------------------------------------------------------------------------------------------------------------
+
+
+class Parser(TrlParser):
+    """TRL's parser, whose mistakes become one message instead of a page of usage and a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__((ScriptArguments, ExGRPOConfig, ModelConfig), prog="exgrpo train", allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See exgrpo train --help.")
+
+
+def parse(recipe: Mapping[str, Any], argv: Sequence[str]) -> Settings:
+    """Settings from a recipe and a command line; UsageError for what they do not know, ConfigurationError for what cannot
+    be combined."""
+    parser = Parser()
+    known = {action.dest for action in parser._actions} - {"help"}
+    if unknown := [name for name in recipe if name not in known]:
+        raise UsageError(f"the recipe has an unknown option {unknown[0]!r}.{_nearest(unknown[0], known)}")
+    parser.set_defaults_with_config(**recipe)
+    _, rest = parser.parse_known_args(list(argv))
+    if rest:
+        name = rest[0].lstrip("-").partition("=")[0].replace("-", "_")
+        what = f"unknown option {rest[0]!r}" if rest[0].startswith("--") else f"{rest[0]!r} belongs to no option"
+        raise UsageError(f"{what}.{_nearest(name, known)}")
+    script, args, model = parser.parse_args_into_dataclasses(list(argv))
+    return Settings(script, args, model)
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else " See exgrpo train --help."
+
+
+def describe(args: ExGRPOConfig) -> str:
+    """The resolved preset in two lines: what differs from it, and what a generation is made of."""
+    of_preset = {name: value for core in resolve(args.preset) for name, value in asdict(core).items()}
+    chosen = asdict(args.replay) | asdict(args.objective)
+    over = [f"{name}={chosen[name]} (preset: {of_preset[name]})" for name in chosen if chosen[name] != of_preset[name]]
+    assert args.generation_batch_size is not None and args.num_generations is not None
+    an_update = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+    updates = max(1, args.generation_batch_size // an_update) * args.num_iterations
+    questions = args.generation_batch_size // args.num_generations
+    return (
+        f"preset {args.preset}, {'with ' + ', '.join(over) if over else 'unchanged'}\n"
+        f"{questions} question{'s' * (questions > 1)} x {args.num_generations} completions a generation, "
+        f"{updates} optimizer step{'s' * (updates > 1)} on each"
+    )
+
+
+# Before the model is loaded ---------------------------------------------------------------------------------------------
+
+
+def load_material(settings: Settings) -> Material:
+    """Questions and reward functions, from the task or the dataset that the settings name."""
+    script = settings.script
+    if script.task is None and script.dataset_name is None:
+        raise UsageError("there are no questions: set dataset_name (a hub name or a local path), or task.")
+    rewards = [get_reward(name) for name in script.reward_funcs or ()]
+    evaluates = settings.args.eval_strategy != "no"
+    return _of_task(script, rewards, evaluates) if script.task else _of_dataset(script, rewards, evaluates)
+
+
+def _of_task(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> Material:
+    assert script.task is not None
+    knobs = script.task_knobs or {}
+    assert isinstance(knobs, dict)
+    task = get_task(script.task, **knobs)
+    held_out = task.make("eval", script.task_eval_questions) if evaluates else None
+    return Material(task.make("train", script.task_questions), held_out, rewards or [task.reward_function], task)
+
+
+def _of_dataset(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> Material:
+    if not rewards:
+        raise UsageError("there is no reward function: set reward_funcs, for example numeric_reward.")
+    assert script.dataset_name is not None
+    held_out = None
+    if evaluates:
+        source = script.eval_dataset or script.dataset_name
+        if source == script.dataset_name and Path(source).expanduser().is_file():
+            raise UsageError(
+                f"eval_strategy is set, but {source!r} is one file and has no other split. Set eval_dataset, or "
+                "eval_strategy to no."
+            )
+        held_out = _questions(script, source, script.eval_split, script.eval_limit)
+    return Material(_questions(script, script.dataset_name, script.train_split, script.limit), held_out, rewards, None)
+
+
+def _questions(script: ScriptArguments, source: str, split: str, limit: int | None) -> Any:
+    from ..tasks.datasets import load_questions
+
+    dataset = load_questions(
+        source,
+        split=split,
+        config_name=script.dataset_config if source == script.dataset_name else None,
+        question_column=script.question_column,
+        answer_column=script.answer_column,
+        prompt_template=script.prompt_template,
+        system_prompt=script.system_prompt,
+        conversational=script.conversational,
+        limit=limit,
+        keep_columns=script.keep_columns or (),
+        drop_incomplete=script.drop_incomplete,
+    )
+    if script.answer_name == "answer":
+        return dataset
+    if script.answer_name in dataset.column_names:
+        raise DatasetError(
+            f"answer_name={script.answer_name!r} is already a column of the dataset: {dataset.column_names}. Remove it from "
+            "keep_columns, or leave answer_name out."
+        )
+    return dataset.rename_column("answer", script.answer_name)
+
+
+def check_material(settings: Settings, material: Material) -> None:
+    """All that can be known to fail before weights are read."""
+    args, model = settings.args, settings.model.model_name_or_path
+    for dataset in (material.train, material.eval):
+        checks.check_columns(dataset, material.rewards)
+    checks.correctness_index([getattr(f, "__name__", "") for f in material.rewards], args.correctness_function)
+    if args.replay.active:
+        assert args.generation_batch_size is not None and args.num_generations is not None
+        checks.check_replayable({"train_dataset": material.train}, args.generation_batch_size // args.num_generations)
+    if args.reward_weights is not None and len(args.reward_weights) != len(material.rewards):
+        raise ConfigurationError(
+            f"reward_weights has {len(args.reward_weights)} values, but there are {len(material.rewards)} reward functions. "
+            "Give one weight for each."
+        )
+    if model is None and not isinstance(material.task, Family):
+        raise UsageError("there is no model: set model_name_or_path (a hub name or a local directory).")
+    if model is not None and model.startswith((".", "~", "/")) and not Path(model).expanduser().is_dir():
+        raise ConfigurationError(f"model_name_or_path={model!r}: there is no such directory.")
+
+
+# The trainer ------------------------------------------------------------------------------------------------------------
+
+
+def make_trainer(settings: Settings, material: Material) -> ExGRPOTrainer:
+    """The trainer, with the model of the settings or the task's tiny policy."""
+    args, model = settings.args, settings.model
+    common = dict(
+        args=args, reward_funcs=material.rewards, train_dataset=material.train, eval_dataset=material.eval,
+        peft_config=get_peft_config(model),
+    )  # fmt: skip
+    if model.model_name_or_path is None:
+        policy, tokenizer = _tiny_policy(settings, material.task)
+        return ExGRPOTrainer(model=policy, processing_class=tokenizer, **common)
+    given = args.model_init_kwargs or {}
+    assert isinstance(given, dict)
+    args.model_init_kwargs = {
+        "revision": model.model_revision,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        "trust_remote_code": args.trust_remote_code,
+        **given,
+    }
+    path = os.path.expanduser(model.model_name_or_path)
+    return ExGRPOTrainer(model=path, quantization_config=get_quantization_config(model), **common)
+
+
+def _tiny_policy(settings: Settings, task: Task | None) -> tuple[Any, Any]:
+    """The built-in policy, warmed up once for all processes."""
+    from .arm import tiny_policy
+
+    assert isinstance(task, Family)
+    with settings.args.main_process_first(desc="warm-up of the tiny policy"):
+        policy = tiny_policy(task, settings.script.warm_up_seed, settings.script.warm_up_batches)
+    set_seed(settings.args.seed)
+    return policy

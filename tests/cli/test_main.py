@@ -1,0 +1,113 @@
+"""The console script: what it imports, what it says, and its exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from exgrpo import PRESETS, __version__
+from exgrpo.cli import main as entry
+from exgrpo.cli.environment import supported_trl
+from exgrpo.cli.main import UsageError, main
+from exgrpo.errors import ConfigurationError
+from exgrpo.trl.checks import SUPPORTED_TRL
+
+HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib", "rich")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("train", "--help"), ("demo", "--help"), ("presets",), ("presets", "--json"), ("env", "--help")],
+    ids=" ".join,
+)
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys; from exgrpo.cli.main import main; code = main(sys.argv[1:]);"
+        f"print(sorted(set({HEAVY!r}) & sys.modules.keys()), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.strip() == "[]"
+    assert done.stdout
+
+
+def test_the_module_is_the_script():
+    done = subprocess.run([sys.executable, "-m", "exgrpo", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"exgrpo {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["demo", "--wings"], ["presets", "more"], ["demo", "--steps", "0"]], ids=str
+)
+def test_wrong_usage_is_2(arguments, capsys):
+    assert main(arguments) == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_help_of_every_command_is_named(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in entry.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("say it so"), 2),
+        (ConfigurationError("set x to y"), 1),
+        (RuntimeError("out of memory"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exit_codes_of_errors(error, code, monkeypatch, capsys):
+    monkeypatch.setitem(entry.COMMANDS, "presets", ("tests.cli.raising", ""))
+    monkeypatch.setitem(sys.modules, "tests.cli.raising", type("Raising", (), {"run": staticmethod(_raise(error))}))
+    monkeypatch.delenv("EXGRPO_DEBUG", raising=False)
+    assert main(["presets"]) == code
+    text = capsys.readouterr().err
+    assert str(error) in text
+    assert "Traceback" not in text
+    if code != 130:
+        assert main(["--debug", "presets"]) == code
+        assert "Traceback" in capsys.readouterr().err
+        monkeypatch.setenv("EXGRPO_DEBUG", "1")
+        assert main(["presets"]) == code
+        assert "Traceback" in capsys.readouterr().err
+
+
+def _raise(error):
+    def run(argv):
+        raise error
+
+    return run
+
+
+def test_presets_are_all_listed(capsys):
+    assert main(["presets"]) == 0
+    text = capsys.readouterr().out
+    for name, preset in PRESETS.items():
+        assert name in text
+        assert f"source: {preset.source}" in text
+    assert main(["presets", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows == {
+        name: {"summary": p.summary, "source": p.source, "options": dict(p.options)} for name, p in PRESETS.items()
+    }
+
+
+def test_env(capsys):
+    assert main(["env", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["exgrpo"] == __version__
+    assert found["trl_supported"]["met"] is True
+    assert isinstance(found["cuda"], list)
+    assert main(["env"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in found["versions"])
+
+
+def test_env_knows_the_range_that_is_enforced():
+    low, high = SUPPORTED_TRL
+    assert set(supported_trl().replace(" ", "").split(",")) == {f">={low}", f"<{high}"}

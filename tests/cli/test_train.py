@@ -1,0 +1,216 @@
+"""`exgrpo train`: recipes, refusals before the model is loaded, and one run for real."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from exgrpo.cli import training
+from exgrpo.cli.main import UsageError, main
+from exgrpo.cli.train import read_recipe, split_config
+from exgrpo.errors import ConfigurationError, DatasetError, ExGRPOError
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+CPU = ["--use_cpu", "--bf16", "false"]
+TINY = [
+    *CPU, "--task", "chains", "--task_questions", "64", "--warm_up_batches", "2", "--num_generations", "4",
+    "--per_device_train_batch_size", "32", "--max_completion_length", "9", "--save_strategy", "no",
+    "--gradient_checkpointing", "false", "--dataloader_pin_memory", "false",
+]  # fmt: skip
+
+
+def settings(*argv, **recipe):
+    return training.parse(recipe, argv)
+
+
+def checked(*argv, **recipe):
+    """All that happens before a model is loaded."""
+    made = settings(*argv, **recipe)
+    material = training.load_material(made)
+    training.check_material(made, material)
+    return made, material
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(16)))
+    return str(path)
+
+
+# Recipes ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_parses(path):
+    recipe = read_recipe(str(path))
+    recipe.pop("env", None)
+    made = settings(*CPU, **recipe)
+    assert made.args.preset == recipe["preset"]
+    assert made.script.task or made.script.reward_funcs
+    for name, value in recipe.items():
+        for part in (made.script, made.args, made.model):
+            if hasattr(part, name) and name not in ("use_cpu", "bf16"):
+                assert getattr(part, name) == value or str(getattr(part, name)) == str(value), name
+
+
+def test_the_paper_s_recipe_has_the_paper_s_values():
+    recipe = read_recipe(str(next(path for path in RECIPES if path.stem == "openr1-math")))
+    args = settings(*CPU, **recipe).args
+    gpus = 8
+    assert args.generation_batch_size * gpus == 128 * 8
+    assert args.steps_per_generation == 2 * args.gradient_accumulation_steps
+    assert (args.num_generations, args.learning_rate, args.temperature, args.beta) == (8, 1e-6, 1.0, 0.0)
+    assert (args.max_completion_length, args.vllm_max_model_length) == (8192, 8192 + 1024)
+    assert (args.entropy_coef, args.max_grad_norm) == (0.001, 1.0)
+
+
+def test_the_command_line_goes_over_the_recipe():
+    made = settings("--sigma", "0.5", "--max-steps=7", *CPU, sigma=0.2, mu=0.4, max_steps=3, learning_rate="1e-5")
+    assert (made.args.sigma, made.args.mu, made.args.max_steps, made.args.learning_rate) == (0.5, 0.4, 7, 1e-5)
+
+
+def test_the_place_of_the_recipe():
+    assert split_config(["--a", "1", "--config", "x.yaml"]) == ("x.yaml", ["--a", "1"])
+    assert split_config(["--config=x.yaml", "--a"]) == ("x.yaml", ["--a"])
+
+
+def test_what_is_said_at_the_start():
+    text = training.describe(settings("--preset", "rescue", "--positive_weight", "4", *CPU).args)
+    assert text.startswith("preset rescue, with positive_weight=4.0 (preset: 8.0)\n")
+    assert training.describe(settings(*CPU).args).startswith("preset exgrpo, unchanged\n1 question x 8 completions")
+
+
+# Refusals ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "recipe", "message"),
+    [
+        (["--sgima", "1"], {}, "unknown option '--sgima'. Did you mean 'sigma'"),
+        ([], {"sgima": 1}, "the recipe has an unknown option 'sgima'. Did you mean 'sigma'"),
+        (["--max_steps", "many"], {}, "invalid int value: 'many'"),
+        (["five"], {}, "'five' belongs to no option"),
+        (["--max_step", "5"], {}, "Did you mean 'max_steps'"),  # no abbreviations
+    ],
+    ids=str,
+)
+def test_what_the_parser_does_not_know(argv, recipe, message):
+    with pytest.raises(UsageError, match=message):
+        settings(*argv, **recipe)
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind", "message"),
+    [
+        ([], UsageError, "there are no questions"),
+        (["--dataset_name", "{questions}"], UsageError, "no reward function"),
+        (["--dataset_name", "{questions}", "--reward_funcs", "numeric"], UsageError, "there is no model"),
+        (["--dataset_name", "gone.jsonl", "--reward_funcs", "numeric"], DatasetError, "no file or folder 'gone.jsonl'"),
+        (["--dataset_name", "{questions}", "--reward_funcs", "a.b.c"], ConfigurationError, "no module 'a'"),
+        (
+            ["--dataset_name", "{questions}", "--reward_funcs", "numeric", "--answer_name", "gold"],
+            DatasetError, "'numeric_reward' needs a column 'answer'",
+        ),
+        (
+            ["--dataset_name", "{questions}", "--reward_funcs", "numeric", "--model_name_or_path", "./gone"],
+            ConfigurationError, "there is no such directory",
+        ),
+        (
+            ["--dataset_name", "{questions}", "--reward_funcs", "numeric", "--eval_strategy", "epoch"],
+            UsageError, "has no other split",
+        ),
+        (
+            ["--dataset_name", "{questions}", "--reward_funcs", "numeric", "--model_name_or_path", "x",
+             "--per_device_train_batch_size", "256"],
+            DatasetError, "has 16 rows, but one generation takes 32",
+        ),
+        (["--task", "chess"], ConfigurationError, "no task 'chess'"),
+        (["--task", "chains", "--task_knobs", '{"depth": 3}'], ConfigurationError, "no knob 'depth'"),
+        (["--task", "chains", "--dataset_name", "x"], ConfigurationError, "one source of questions"),
+        (["--task", "chains", "--limit", "3"], ConfigurationError, "limit=3 has no effect without dataset_name"),
+        (["--task", "chains", "--reward_weights", "1", "2"], ConfigurationError, "reward_weights has 2 values"),
+        (["--task", "chains", "--correctness_function", "f"], ConfigurationError, "none of the reward functions"),
+        (["--task", "chains", "--loss_type", "bnpo"], ConfigurationError, "cannot be combined with replay"),
+        (["--task", "chains", "--preset", "nope"], ConfigurationError, "no preset 'nope'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)  # fmt: skip
+def test_refused_before_the_model_is_loaded(argv, kind, message, questions, monkeypatch):
+    monkeypatch.setattr(training, "ExGRPOTrainer", None)
+    with pytest.raises(kind, match=message):
+        checked(*CPU, *(argument.replace("{questions}", questions) for argument in argv))
+
+
+def test_a_local_dataset(questions):
+    _, material = checked(
+        *CPU, "--dataset_name", questions, "--reward_funcs", "numeric", "--model_name_or_path", "a/model",
+        "--conversational", "--system_prompt", "Count.", "--prompt_template", "How much is {question}", "--limit", "9",
+    )  # fmt: skip
+    assert len(material.train) == 9
+    assert material.train[0]["prompt"] == [
+        {"role": "system", "content": "Count."},
+        {"role": "user", "content": "How much is 0+1?"},
+    ]
+    assert material.rewards[0](prompts=None, completions=["1"], answer=["1"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        ([], 2),
+        (["--config"], 2),
+        (["--config", "gone.yaml"], 2),
+        (["--nope", "1"], 2),
+        ([*CPU, "--dataset_name", "gone.csv", "--reward_funcs", "numeric"], 1),
+    ],
+    ids=str,
+)
+def test_exit_codes(argv, code, capsys):
+    assert main(["train", *argv]) == code
+    assert capsys.readouterr().err.startswith("exgrpo: ")
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", "1: 2\n", "env: x\n"])
+def test_a_recipe_that_is_none(text, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="recipe"):
+        read_recipe(str(path))
+    assert issubclass(UsageError, ExGRPOError)
+
+
+# For real ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_steps_through_the_command(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"env": {"OMP_NUM_THREADS": 1}, "preset": "rescue", "max_steps": 2}))
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "exgrpo.cli.train", "--config", str(recipe), *TINY, "--logging_steps", "1",
+            "--eval_strategy", "steps", "--eval_steps", "2", "--task_eval_questions", "8",
+            "--per_device_eval_batch_size", "8", "--output_dir", str(tmp_path / "out"),
+        ],
+        capture_output=True, text=True, check=False, env=environment(tmp_path), cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "preset rescue, unchanged\n8 questions x 4 completions a generation, 1 optimizer step"
+    )
+    assert {"model.safetensors", "tokenizer.json", "train_results.json", "trainer_state.json"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
+    log = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
+    assert [row["step"] for row in log if "fresh/pass_at_1" in row] == [1, 2]
+    assert any("eval_reward" in row for row in log)
+
+
+def environment(tmp_path):
+    import os
+
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "EXGRPO_CACHE": str(tmp_path / "cache")}
