@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from machine import save
 from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 ARMS = ("stock", "on-policy", "exgrpo", "rescue")
 PHASES = {
