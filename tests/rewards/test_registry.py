@@ -1,8 +1,10 @@
 """Reward functions by name."""
 
+import importlib.util
+
 import pytest
 
-from exgrpo.errors import ConfigurationError
+from exgrpo.errors import ConfigurationError, MissingExtraError
 from exgrpo.rewards import REWARDS, TRL_REWARDS, choice_reward, get_reward, numeric_reward
 
 
@@ -12,9 +14,17 @@ def test_own_names():
 
 
 @pytest.mark.parametrize("name", TRL_REWARDS)
-def test_names_of_trl(name):
+def test_names_of_trl(name, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: module)  # as if the verifier were installed
     assert get_reward(name).__name__ == name
     assert get_reward(name).__module__.startswith("trl.")
+
+
+def test_a_missing_verifier_is_said_at_once(monkeypatch):
+    """TRL notices only when the reward is first computed, long after the model was loaded."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'exgrpo\[math\]'"):
+        get_reward("accuracy_reward")
 
 
 def test_a_dotted_path(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Reward functions by name."""
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -63,4 +64,6 @@ def _from_trl(name: str) -> RewardFunction:
         rewards = importlib.import_module("trl.rewards")
     except ModuleNotFoundError as error:
         raise MissingExtraError("trl", "trl", f"The reward function {name!r}") from error
+    if name.endswith("accuracy_reward") and importlib.util.find_spec("math_verify") is None:
+        raise MissingExtraError("math-verify", "math", f"The reward function {name!r}")
     return getattr(rewards, name)

@@ -40,7 +40,7 @@ def check_columns(dataset: Any, reward_funcs: Sequence[Any]) -> None:
     if "prompt" not in columns:
         raise DatasetError(
             f"train_dataset needs a column 'prompt', but has {sorted(columns)}. Rename one with "
-            "dataset.rename_column(name, 'prompt'); on the command line set --question_column."
+            "dataset.rename_column(name, 'prompt')."
         )
     for function in reward_funcs:
         missing = [name for name in _needed_columns(function) if name not in columns]
@@ -48,7 +48,7 @@ def check_columns(dataset: Any, reward_funcs: Sequence[Any]) -> None:
             raise DatasetError(
                 f"reward function {getattr(function, '__name__', function)!r} needs a column {missing[0]!r}, but "
                 f"train_dataset has {sorted(columns)}. Rename one with dataset.rename_column(name, {missing[0]!r}); on the "
-                "command line set --answer_column."
+                f"command line set --answer_name {missing[0]}."
             )
 
 
