@@ -1,11 +1,9 @@
 """Reward functions by name."""
 
-import importlib.util
-
 import pytest
 
 from exgrpo.errors import ConfigurationError, MissingExtraError
-from exgrpo.rewards import REWARDS, TRL_REWARDS, choice_reward, get_reward, numeric_reward
+from exgrpo.rewards import REWARDS, TRL_REWARDS, choice_reward, get_reward, numeric_reward, registry
 
 
 def test_own_names():
@@ -15,14 +13,14 @@ def test_own_names():
 
 @pytest.mark.parametrize("name", TRL_REWARDS)
 def test_names_of_trl(name, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: module)  # as if the verifier were installed
+    monkeypatch.setattr(registry, "_is_installed", lambda module: True)  # as if the verifier were installed
     assert get_reward(name).__name__ == name
     assert get_reward(name).__module__.startswith("trl.")
 
 
 def test_a_missing_verifier_is_said_at_once(monkeypatch):
     """TRL notices only when the reward is first computed, long after the model was loaded."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    monkeypatch.setattr(registry, "_is_installed", lambda module: False)
     with pytest.raises(MissingExtraError, match=r"pip install 'exgrpo\[math\]'"):
         get_reward("accuracy_reward")
 

@@ -64,6 +64,10 @@ def _from_trl(name: str) -> RewardFunction:
         rewards = importlib.import_module("trl.rewards")
     except ModuleNotFoundError as error:
         raise MissingExtraError("trl", "trl", f"The reward function {name!r}") from error
-    if name.endswith("accuracy_reward") and importlib.util.find_spec("math_verify") is None:
+    if name.endswith("accuracy_reward") and not _is_installed("math_verify"):
         raise MissingExtraError("math-verify", "math", f"The reward function {name!r}")
     return getattr(rewards, name)
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

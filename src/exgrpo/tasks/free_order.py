@@ -65,11 +65,12 @@ def free_order_reward(
 
 @dataclass(frozen=True)
 class FreeOrder(Family):
-    """See the module. A question has as many operands as `operands` says, in the proportions of `shares`.
+    """See the module. A question has as many operands as `operands` says, in the proportions of `shares`; their sizes
+    are 1 to `largest`, which with both signs names each residue modulo 11 but 0 once.
 
     The warm-up's teacher takes the operands from left to right, from right to left or in a random order, leaves one
     out with probability `skip`, writes a random number in place of a result with probability `guess`, and is sure of a
-    wrong result for the share `wrong` of the m*2*(m-1) single-operand facts.
+    wrong result for the share `wrong` of the m*2*`largest` single-operand facts.
     """
 
     name: ClassVar[str] = "free_order"
@@ -77,6 +78,7 @@ class FreeOrder(Family):
     modulus: int = 11
     operands: tuple[int, ...] = (3, 4, 5)
     shares: tuple[float, ...] = (0.2, 0.4, 0.4)
+    largest: int = 5
     skip: float = 0.3
     guess: float = 0.15
     wrong: float = 0.1
@@ -86,6 +88,10 @@ class FreeOrder(Family):
         object.__setattr__(self, "shares", tuple(float(share) for share in self.shares))
         notation.check_modulus(self.name, self.modulus)
         check_strata(self.name, "operands", self.operands, self.shares, largest=len(LETTERS))
+        check(
+            isinstance(self.largest, int) and 1 <= self.largest < self.modulus,
+            f"{self.name}: largest must be a whole number in [1, modulus - 1], got {self.largest!r}",
+        )
         for knob in ("skip", "guess", "wrong"):
             value = getattr(self, knob)
             check(0 <= value <= 1, f"{self.name}: {knob} must be in [0, 1], got {value}")
@@ -99,7 +105,7 @@ class FreeOrder(Family):
         """The signed operands."""
         if not notation.compact(self.modulus):
             return ()
-        return tuple(sign + notation.write(size, self.modulus) for sign in "+-" for size in range(1, self.modulus))
+        return tuple(sign + notation.write(size, self.modulus) for sign in "+-" for size in range(1, self.largest + 1))
 
     @property
     def max_completion_length(self) -> int:
@@ -112,13 +118,13 @@ class FreeOrder(Family):
 
     def strata(self) -> list[Stratum]:
         return [
-            Stratum(f"{count} operands", share, (2 * (self.modulus - 1)) ** count)
+            Stratum(f"{count} operands", share, (2 * self.largest) ** count)
             for count, share in zip(self.operands, self.shares, strict=True)
         ]
 
     def unrank(self, stratum: int, index: int) -> Question:
         m = self.modulus
-        digits = radix(index, [2, m - 1] * self.operands[stratum])
+        digits = radix(index, [2, self.largest] * self.operands[stratum])
         operands = [(1 - 2 * sign) * (size + 1) for sign, size in zip(digits[::2], digits[1::2], strict=True)]
         prompt = "".join(("+" if v > 0 else "-") + notation.write(abs(v), m) for v in operands) + "="
         return Question(prompt, notation.write(sum(operands) % m, m), {"modulus": m})
@@ -152,7 +158,8 @@ class FreeOrder(Family):
 
     def teacher(self, seed: int) -> Teacher:
         m, facts_rng = self.modulus, random.Random(f"free_order/facts/{seed}")
-        facts = [(left, value) for left in range(m) for value in range(1 - m, m) if value]
+        values = range(-self.largest, self.largest + 1)
+        facts = [(left, value) for left in range(m) for value in values if value]
         sure_of = {
             (left, value): (left + value + facts_rng.randrange(1, m)) % m
             for left, value in facts_rng.sample(facts, round(self.wrong * len(facts)))
