@@ -93,7 +93,7 @@ class ReplayConfig:
         _number(self, "replay_share", 0.0, 1.0)
         _number(self, "mu", 0.0, 1.0)
         _number(self, "sigma", 0.0, math.inf, open_low=True)
-        _number(self, "start_pass_at_1", 0.0, 1.0)
+        _number(self, "start_pass_at_1", 0.0, 1.0, open_high=True)
         _number(self, "start_epoch", 0.0, math.inf)
         for name, low in (
             ("max_entropy_age", 0),
@@ -113,7 +113,7 @@ class ObjectiveConfig:
     correction: str = _option(
         "shaped",
         "Importance correction of replayed tokens, w = pi/pi_behaviour: `shaped` w/(w+beta) [ExGRPO, Eq. 4]; `clip` "
-        "PPO's; `truncated` min(w, c) without gradient; `none`.",
+        "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`.",
     )
     shaping_beta: float = _option(0.1, "beta of the shaped ratio w/(w+beta).")
     truncation: float = _option(1.0, "Cap c of the truncated ratio min(w, c).")
@@ -141,12 +141,16 @@ def _one_of(config: object, name: str, options: tuple[str, ...]) -> None:
         _refuse(config, name, "one of " + ", ".join(repr(o) for o in options))
 
 
-def _number(config: object, name: str, low: float, high: float, open_low: bool = False) -> None:
+def _number(
+    config: object, name: str, low: float, high: float, open_low: bool = False, open_high: bool = False
+) -> None:
     value = getattr(config, name)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if not number or not low <= value <= high or (open_low and value == low):
+    if not number or not low <= value <= high or (open_low and value == low) or (open_high and value == high):
         _refuse(
-            config, name, f"a number in {'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
+            config,
+            name,
+            f"a number in {'(' if open_low else '['}{low:g}, {high:g}{')' if open_high or math.isinf(high) else ']'}",
         )
 
 

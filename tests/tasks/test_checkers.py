@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -58,20 +59,19 @@ def test_any_single_changed_running_result_is_invalid(task, data):
 
 
 def test_free_order_by_hand():
-    assert FREE.is_valid("+3-7+2=", "b4a7c9")
-    assert FREE.is_valid("+T-T=", "aTb0")
-    for lucky in ("c9", "b4a8c9", "a9", "b4a7c9c9", "a3a6c9"):
-        assert not FREE.is_valid("+3-7+2=", lucky)
-        assert free_order_reward(["+3-7+2="], [lucky], answer=["9"], modulus=[11]) == [1.0]
+    question = "a+3b-4c+2="
+    assert FREE.is_valid(question, "b7aTc1")
+    assert FREE.is_valid(question, "a3bTc1")
+    for lucky in ("c1", "b7a8c1", "a1", "b7aTc1c1", "a3a6c1"):
+        assert not FREE.is_valid(question, lucky)
+        assert free_order_reward([question], [lucky], answer=["1"], modulus=[11]) == [1.0]
+    assert not FREE.is_valid("b+3a-4c+2=", "b7aTc1")  # not a question
 
 
 @given(any_question(FREE))
 def test_all_orders_and_only_they_are_valid(question):
-    count = len(question.prompt) // 2
-    operands = [
-        int(text.replace("T", "10")) for text in map("".join, zip(*[iter(question.prompt[:-1])] * 2, strict=True))
-    ]
-    texts = {FREE.fold(operands, order) for order in itertools.permutations(range(count))}
+    operands = [int(text) for text in re.findall(r"[+-][0-9]", question.prompt)]
+    texts = {FREE.fold(operands, order) for order in itertools.permutations(range(len(operands)))}
     assert len(texts) == FREE.valid_count(question)
     assert all(FREE.is_valid(question.prompt, text) for text in texts)
     assert all(text.endswith(question.answer) for text in texts)

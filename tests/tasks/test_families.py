@@ -16,9 +16,9 @@ from exgrpo.tasks.base import completion_text, distinct_indices, quotas, radix, 
 VARIANTS = [
     ("chains", {}),
     ("chains", {"reward": "final", "modulus": 23}),
-    ("chains", {"modulus": 7, "lengths": [1, 5], "shares": [1, 3]}),
+    ("chains", {"modulus": 7, "lengths": [2, 5], "shares": [1, 3]}),
     ("free_order", {}),
-    ("free_order", {"modulus": 31, "operands": [2, 6], "shares": [1, 1]}),
+    ("free_order", {"modulus": 31, "operands": [2, 6], "shares": [1, 1], "largest": 30}),
     ("sums", {}),
     ("sums", {"reward": "final", "digits": [3], "shares": [1], "operands": 5}),
     ("countdown", {}),
@@ -85,7 +85,7 @@ def test_hostile_and_conversational_completions(name, knobs):
         "",
         " ",
         "<eos>",
-        "9" * 100_000,
+        ("8" if question.answer.endswith("9") else "9") * 100_000,
         "(" * 100_000,
         "٣",
         "\x00",
@@ -95,9 +95,9 @@ def test_hostile_and_conversational_completions(name, knobs):
         [{"role": "assistant"}],
     ]
     for text in hostile[:7] + hostile[9:]:
-        assert scores(task, [question], [text]) == [0.0], text
+        assert scores(task, [question], [text]) == [0.0], text[:20]
     for text in hostile:
-        assert not task.is_valid(question.prompt, completion_text(text)), text
+        assert not task.is_valid(question.prompt, completion_text(text)), text[:20]
     for nonsense in ("", "=", "+=", "1=", "٣+1=", "x"):
         assert task.is_valid(nonsense, right) is False
 

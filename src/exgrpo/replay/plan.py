@@ -144,6 +144,11 @@ class ReplayPlanner:
             replays[place] = choice
         return StepPlan(generation, step, questions, tuple(replays), refilled, idle)
 
+    def abandon(self, plan: StepPlan) -> None:
+        """A generation that was planned will not be learned from: its fresh questions come first in the next."""
+        fresh = [int(q) for q, choice in zip(plan.questions, plan.replays, strict=True) if choice is None]
+        self.stream.deferred = fresh + self.stream.deferred
+
     # After scoring ----------------------------------------------------------------------------------------------
 
     def rescue(self, plan: StepPlan, outcomes: IntArray, score: EntropyScorer) -> list[Rescue]:

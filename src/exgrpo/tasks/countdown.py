@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .arithmetic import ExpressionError, evaluate
-from .base import Family, Question, RewardFunction, Stratum, Teacher, WarmUp, check, completion_text, radix
+from .base import Family, Question, RewardFunction, Stratum, Teacher, check, completion_text, radix
 
 OPERATIONS = "+-*/"
 
@@ -58,7 +58,7 @@ class Countdown(Family):
     numbers: int = 4
     largest: int = 9
     largest_target: int = 50
-    noise: float = 0.5
+    noise: float = 0.1
 
     def __post_init__(self) -> None:
         for knob, least, most in (("numbers", 2, 6), ("largest", 2, 999), ("largest_target", 1, 9999)):
@@ -111,10 +111,6 @@ class Countdown(Family):
             return _compose(order, rng.choices(OPERATIONS, k=len(order) - 1), rng.random() < 0.5)[0]
 
         return teach
-
-    @property
-    def warm_up(self) -> WarmUp:
-        return WarmUp()
 
 
 def _compose(numbers: Sequence[int], operations: Sequence[str], nested: bool) -> tuple[str, int | None]:

@@ -1,9 +1,9 @@
 """Free order: signed operands modulo m, folded in any order that the policy likes.
 
-`+3-7+2=` names its operands a, b, c; a completion starts from 0 and writes, for each operand in an order of its own
-choice, the operand's letter and the running result: `b4a7c9` is 0-7 = 4, 4+3 = 7, 7+2 = 9 (mod 11). All n! orders are
-valid. The reward looks at the last number only, which one text in m has by luck; `is_valid` wants each operand exactly
-once and each running result exact. Ten is written `T`; with m above 11 numbers are decimals with spaces between pairs.
+`a+3b-4c+2=` names its operands; a completion starts from 0 and writes, for each operand in an order of its own choice,
+the operand's letter and the running result: `b7aTc1` is 0-4 = 7, 7+3 = 10, 10+2 = 1 (mod 11). All n! orders are valid.
+The reward looks at the last number only, which one text in m has by luck; `is_valid` wants each operand exactly once
+and each running result exact. Ten is written `T`; with m above 11 numbers are decimals with spaces between pairs.
 """
 
 import math
@@ -22,12 +22,12 @@ LETTERS = "abcdefgh"
 
 def parse(question: str, modulus: int) -> list[int] | None:
     """The signed operands of a question text, or None where it is not one."""
-    if not re.fullmatch(r"([+-][0-9T]+)+=", question):
+    if not re.fullmatch(r"([a-h][+-][0-9T]+)+=", question):
         return None
     operands = []
-    for sign, text in re.findall(r"([+-])([0-9T]+)", question):
+    for i, (letter, sign, text) in enumerate(re.findall(r"([a-h])([+-])([0-9T]+)", question)):
         value = notation.read(text, modulus)
-        if value is None:
+        if value is None or letter != LETTERS[i]:
             return None
         operands.append(value if sign == "+" else -value)
     return operands
@@ -79,8 +79,8 @@ class FreeOrder(Family):
     operands: tuple[int, ...] = (3, 4, 5)
     shares: tuple[float, ...] = (0.2, 0.4, 0.4)
     largest: int = 5
-    skip: float = 0.3
-    guess: float = 0.15
+    skip: float = 0.4
+    guess: float = 0.2
     wrong: float = 0.1
 
     def __post_init__(self) -> None:
@@ -126,7 +126,8 @@ class FreeOrder(Family):
         m = self.modulus
         digits = radix(index, [2, self.largest] * self.operands[stratum])
         operands = [(1 - 2 * sign) * (size + 1) for sign, size in zip(digits[::2], digits[1::2], strict=True)]
-        prompt = "".join(("+" if v > 0 else "-") + notation.write(abs(v), m) for v in operands) + "="
+        signed = (f"{'+' if value > 0 else '-'}{notation.write(abs(value), m)}" for value in operands)
+        prompt = "".join(map("".join, zip(LETTERS, signed, strict=False))) + "="
         return Question(prompt, notation.write(sum(operands) % m, m), {"modulus": m})
 
     def solution(self, question: Question, rng: random.Random | None = None) -> str:

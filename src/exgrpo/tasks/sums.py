@@ -68,8 +68,8 @@ class Sums(Family):
 
     name: ClassVar[str] = "sums"
 
-    digits: tuple[int, ...] = (2, 3, 4)
-    shares: tuple[float, ...] = (0.2, 0.3, 0.5)
+    digits: tuple[int, ...] = (2, 3)
+    shares: tuple[float, ...] = (0.4, 0.6)
     operands: int = 2
     reward: str = "strict"
     taught: float = 0.6

@@ -211,10 +211,9 @@ def _isolated(seed: int) -> Iterator[None]:
 def _encode(tokenizer: "PreTrainedTokenizerFast", pairs: list[tuple[str, str]]) -> dict[str, list[list[int]]]:
     """Columns `input_ids` and `labels`: prompt, completion and end token; the prompt carries no loss."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
-    completions = tokenizer([completion for _, completion in pairs])["input_ids"]
-    rows = [
-        (prompt, [*completion, tokenizer.eos_token_id]) for prompt, completion in zip(prompts, completions, strict=True)
-    ]
+    completions = tokenizer([completion for _, completion in pairs], add_special_tokens=False)["input_ids"]
+    end = [tokenizer.eos_token_id]
+    rows = [(prompt, completion + end) for prompt, completion in zip(prompts, completions, strict=True)]
     return {
         "input_ids": [prompt + completion for prompt, completion in rows],
         "labels": [[-100] * len(prompt) + completion for prompt, completion in rows],

@@ -32,17 +32,27 @@ def check_host_version(installed: str | None = None) -> None:
         )
 
 
-def check_columns(dataset: Any, reward_funcs: Sequence[Any]) -> None:
-    """Every column that a prompt or a reward function needs is there, whether or not anything is replayed."""
-    columns = getattr(dataset, "column_names", None)
-    if not columns:
+def check_columns(arguments: dict[str, Any]) -> None:
+    """Every column that a prompt or a reward function needs is there, whether or not anything is replayed.
+
+    Not looked at where something else than the dataset may supply them: an environment, a rollout function, a stream.
+
+    Args:
+        arguments: what the trainer was constructed with, by name.
+    """
+    dataset: Any = arguments.get("train_dataset")
+    reward_funcs = arguments.get("reward_funcs") or []
+    if arguments.get("environment_factory") or not hasattr(dataset, "__len__") or not len(dataset):
         return
+    columns = list(dataset[0])  # what a row holds, which a transform may have made
     if "prompt" not in columns:
         raise DatasetError(
             f"train_dataset needs a column 'prompt', but has {sorted(columns)}. Rename one with "
             "dataset.rename_column(name, 'prompt')."
         )
-    for function in reward_funcs:
+    if arguments.get("rollout_func"):
+        return
+    for function in reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]:
         missing = [name for name in _needed_columns(function) if name not in columns]
         if missing:
             raise DatasetError(
@@ -106,8 +116,9 @@ def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
         raise ConfigurationError(
             f"replay_share={share:g} of {questions_per_batch} questions a generation is less than one question: nothing would "
             f"ever be replayed. Set replay_share to at least {1 / questions_per_batch:g}, or take at least "
-            f"{math.ceil(1 / share)} questions a generation (per_device_train_batch_size x processes x "
-            "steps_per_generation / num_generations)."
+            f"{math.ceil(1 / share)} questions a generation: raise gradient_accumulation_steps or "
+            "per_device_train_batch_size (questions = per_device_train_batch_size x processes x steps_per_generation / "
+            "num_generations; steps_per_generation is gradient_accumulation_steps unless you set it)."
         )
 
 

@@ -1,5 +1,6 @@
 """`ExGRPOConfig`: TRL's `GRPOConfig` with the options of experience replay, flat."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -27,9 +28,10 @@ class ExGRPOConfig(GRPOConfig):
     r"""
     Configuration of [`ExGRPOTrainer`]: everything of TRL's `GRPOConfig`, and the options of experience replay.
 
-    An option that is not given has the value of the `preset`; after construction all of them hold values. Of TRL's own
-    options four have another default, the method's: `loss_type="dr_grpo"`, `scale_rewards="none"`, `beta=0.0` (as in TRL)
-    and `disable_dropout=True` (so that stored log-probs are those of the policy that generated).
+    An option that is not given has the value of the `preset`; after construction all of them hold values. A copy with
+    another preset (`dataclasses.replace(args, preset="rescue")`) takes that preset's values for all options that were not
+    set apart from the first. Of TRL's own options three have another default, the method's: `loss_type="dr_grpo"`,
+    `scale_rewards="none"` and `disable_dropout=True` (so that stored log-probs are those of the policy that generated).
 
     The options, with their meaning and defaults, are those of [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
     """
@@ -96,15 +98,28 @@ class ExGRPOConfig(GRPOConfig):
         },
     )
 
+    resolved_preset: str | None = field(
+        default=None,
+        metadata={"help": "Written by the configuration itself: the preset that its options were filled from."},
+    )
+
     def __post_init__(self) -> None:
         try:
             super().__post_init__()
         except ValueError as error:
             raise ConfigurationError(f"{error}{self._nearest_batches()}") from error
-        replay, objective = resolve(self.preset, **{name: getattr(self, name) for name in CORE_FIELDS})
+        given = {name: getattr(self, name) for name in CORE_FIELDS}
+        if self.resolved_preset is not None:  # a copy: what the earlier preset filled in was not given
+            filled = {f.name: getattr(core, f.name) for core in resolve(self.resolved_preset) for f in fields(core)}
+            given = {name: None if value == filled[name] else value for name, value in given.items()}
+        replay, objective = resolve(self.preset, **given)
         for core in (replay, objective):
             for f in fields(core):
                 setattr(self, f.name, getattr(core, f.name))
+        self.resolved_preset = self.preset
+        threshold = self.correctness_threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not math.isfinite(threshold):
+            raise ConfigurationError(f"correctness_threshold must be a finite number, but is {threshold!r}.")
         if self.max_generated_tokens is not None and self.max_generated_tokens < 1:
             raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
         if replay.active:

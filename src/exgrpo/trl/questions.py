@@ -1,5 +1,7 @@
 """Which row is which question: identity by content, never by row number."""
 
+import datetime
+import decimal
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from ..errors import DatasetError
 from ..experience.trajectory import IntArray
 
 CHUNK = 1000
@@ -36,13 +39,17 @@ class QuestionTable:
     def __init__(self, dataset: Any, tokenize: Tokenize, progress: bool = False):
         self._dataset = dataset
         self._tokenize = tokenize
+        # A format (torch, numpy, ...) changes how a value prints, not what it is; a transform makes the row.
+        formatted = dataset.format["type"]
+        self._plain = dataset if formatted in (None, "custom") else dataset.with_format(None)
+        self._fetches_rows_at_once = formatted is None
         numbers: dict[str, int] = {}
         question_of_row: list[int] = []
         row_of_question: list[int] = []
-        columns = sorted(set(dataset.column_names) - set(NOT_SEEN_BY_REWARDS))
         for start in tqdm(range(0, len(dataset), CHUNK), desc="Reading questions", disable=not progress):
-            rows = dataset[start : start + CHUNK]
-            prompts = tokenize(rows["prompt"])
+            rows = self._plain[start : start + CHUNK]
+            columns = sorted(set(rows) - set(NOT_SEEN_BY_REWARDS))
+            prompts = tokenize(list(rows["prompt"]))
             for place, ids in enumerate(prompts):
                 key = question_key(ids, {name: rows[name][place] for name in columns})
                 number = numbers.setdefault(key, len(numbers))
@@ -66,8 +73,12 @@ class QuestionTable:
         return len(self.question_of_row) - len(self.keys)
 
     def rows(self, questions: Sequence[int]) -> list[dict[str, Any]]:
-        """A dataset row for each question, fetched at once."""
-        columns = self._dataset[self.row_of_question[np.asarray(questions, np.int64)].tolist()]
+        """A dataset row for each question, with values of its own also where a question comes twice: a reward function
+        may change what it is given."""
+        rows = self.row_of_question[np.asarray(questions, np.int64)].tolist()
+        if not self._fetches_rows_at_once:
+            return [self._dataset[row] for row in rows]
+        columns = self._dataset[rows]
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def row(self, question: int) -> dict[str, Any]:
@@ -93,9 +104,32 @@ class QuestionTable:
 
 
 def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:
-    """Content hash of a question: its prompt's token ids and the columns that reward functions see."""
+    """Content hash of a question: its prompt's token ids and the columns that reward functions see.
+
+    Raises:
+        DatasetError: a value whose content cannot be told, such as an image or an object of a class of one's own.
+    """
     digest = hashlib.blake2b(np.asarray(prompt_ids, np.int32).tobytes(), digest_size=16)
-    digest.update(
-        json.dumps(columns, sort_keys=True, default=repr, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    )
+    for name in sorted(columns):
+        try:
+            text = json.dumps([name, columns[name]], sort_keys=True, default=_content, ensure_ascii=False)
+        except TypeError as error:
+            raise DatasetError(
+                f"column {name!r} of train_dataset holds {error}: a question is known by its content, and this cannot be "
+                f"hashed. Remove the column with dataset.remove_columns({name!r}), or turn it into text or numbers."
+            ) from error
+        digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def _content(value: Any) -> Any:
+    """What is hashed of a value that JSON does not know."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return [str(value.dtype), value.tolist()]
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), value.tolist()]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)):
+        return str(value)
+    raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__}")

@@ -51,7 +51,10 @@ class ExGRPOTrainer(GRPOTrainer):
     from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 
     trainer = ExGRPOTrainer(
-        model="Qwen/Qwen2.5-Math-1.5B", reward_funcs=accuracy_reward, args=ExGRPOConfig(), train_dataset=dataset
+        model="Qwen/Qwen2.5-Math-1.5B",
+        reward_funcs=accuracy_reward,
+        args=ExGRPOConfig("out", gradient_accumulation_steps=16),  # 16 questions of 8 a step, half of them replayed
+        train_dataset=dataset,
     )
     trainer.train()
     ```
@@ -59,7 +62,8 @@ class ExGRPOTrainer(GRPOTrainer):
     Attributes:
         planner ([`~exgrpo.replay.ReplayPlanner`] or `None`): the experience and its plans; `None` without replay.
         questions: which row is which question; `None` without replay.
-        generated_tokens (`int`): completion tokens generated in training so far, over all processes.
+        generated_tokens (`int`): completion tokens generated in training so far, over all processes and all calls of
+            `train()`; `max_generated_tokens` is held against it.
         idle_reason (`str` or `None`): why the last generation replayed nothing.
 
     Raises:
@@ -88,16 +92,15 @@ class ExGRPOTrainer(GRPOTrainer):
         checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
-        reward_funcs = given.get("reward_funcs") or []
-        checks.check_columns(
-            given.get("train_dataset"), reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        )
+        checks.check_columns(given)
         if config.replay.active:
             checks.check_replayable(given, config.generation_batch_size // config.num_generations)
             checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
         self.generated_tokens = 0
+        self._tokens_of_this_process = 0
+        self._steps_of_earlier_calls = 0
         self.idle_reason: str | None = None
         self._generation: Generation | None = None
         self._forward: tuple[Tensor, Tensor] | None = None
@@ -162,6 +165,7 @@ class ExGRPOTrainer(GRPOTrainer):
                 "checkpoints. Start from the checkpoint's weights (model=checkpoint directory), which begins with empty "
                 "experience, or set preset='on-policy'."
             )
+        self._steps_of_earlier_calls = self._optimizer_step
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # Generation -------------------------------------------------------------------------------------------------
@@ -175,7 +179,11 @@ class ExGRPOTrainer(GRPOTrainer):
             self._rewrite_logged_advantages(output["advantages"])
             return output
         self._generation = generation = self._plan(inputs)
-        output = super()._generate_and_score_completions(generation.inputs)
+        try:
+            output = super()._generate_and_score_completions(generation.inputs)
+        except BaseException:  # a reward function that raises, a user that interrupts
+            self.planner.abandon(generation.plan)
+            raise
         return self._observe(generation, output)
 
     def _plan(self, inputs: list[dict[str, Any]]) -> Generation:
@@ -183,15 +191,13 @@ class ExGRPOTrainer(GRPOTrainer):
         assert self.planner is not None and self.questions is not None
         k, size, accelerator = self.num_generations, len(inputs), self.accelerator
         plan = self.planner.plan(
-            size * accelerator.num_processes // k, self.state.global_step, self.state.epoch or 0.0, self._entropies
+            size * accelerator.num_processes // k, self._optimizer_step, self.state.epoch or 0.0, self._entropies
         )
         self._report_idle(plan.idle)
         offset = accelerator.process_index * size
-        first, last = offset // k, (offset + size - 1) // k
-        rows = self.questions.rows(plan.questions[first : last + 1].tolist())
+        rows = self.questions.rows([int(plan.questions[row // k]) for row in range(offset, offset + size)])
         columns = list(inputs[0])
-        chosen = [{name: rows[row // k - first][name] for name in columns} for row in range(offset, offset + size)]
-        return Generation(plan, k, chosen, offset)
+        return Generation(plan, k, [{name: row[name] for name in columns} for row in rows], offset)
 
     def _report_idle(self, reason: str | None) -> None:
         """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
@@ -209,7 +215,10 @@ class ExGRPOTrainer(GRPOTrainer):
         return mean_entropies(self, [(self.questions.prompt_ids(t.question), t.completion_ids) for t in trajectories])
 
     def _generate(self, prompts: list[Any]) -> Any:
+        self._tokens_of_this_process = 0
         output = super()._generate(prompts)
+        if self.model.training:
+            self._count_tokens(output[1])
         if (generation := self._in_training()) is None:
             return output
         completion_ids, completions, logprobs = output[1], output[3], output[4]
@@ -255,8 +264,7 @@ class ExGRPOTrainer(GRPOTrainer):
                 ids[row] = fresh[place]
                 if logprobs is not None:
                     logprobs[row] = fresh_logprobs[place]
-        if self.model.training:
-            self._count_tokens(sum(len(ids[row]) for row in rows))
+        self._tokens_of_this_process += sum(len(ids[row]) for row in rows)
         for row, choice in stored.items():
             ids[row] = choice.trajectory.completion_ids.tolist()
             if logprobs is not None:
@@ -272,6 +280,10 @@ class ExGRPOTrainer(GRPOTrainer):
             if self.planner is not None and self.log_completions:
                 self._log_completion_extra("replayed", [""] * len(prompts))
             return rewards
+        if self.planner is not None and (infinite := rewards.isinf()).any():
+            names = [name for name, column in zip(self.reward_func_names, infinite.T, strict=True) if column.any()]
+            logger.warning("Infinite rewards of %s count as unscorable (None).", ", ".join(map(repr, names)))
+            rewards.masked_fill_(infinite, torch.nan)
         outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
         planned = set(generation.stored) if generation is not None else set()
         if generation is not None:
@@ -329,7 +341,7 @@ class ExGRPOTrainer(GRPOTrainer):
             loss = loss + part.loss
             generation.keep_ratios(rows, part.stats)
         generation.keep_logps(rows, logps)
-        generation.keep_entropies(rows, entropies, mask, self.state.global_step)
+        generation.keep_entropies(rows, entropies, mask, self._optimizer_step)
         if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
             self._admit(generation)
         return loss
@@ -353,7 +365,7 @@ class ExGRPOTrainer(GRPOTrainer):
             )
         else:
             result = self._without_left_padding(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
-        if torch.is_grad_enabled():
+        if self.planner is not None and torch.is_grad_enabled():
             self._forward = (result[0], result[1])
         return result
 
@@ -381,13 +393,19 @@ class ExGRPOTrainer(GRPOTrainer):
                 row in harvest["entropies"]
                 and (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None
             ):
-                buffer.measured([slot], np.array([harvest["entropies"][row][0]]), generation.plan.step)
+                entropy, _, step = harvest["entropies"][row]
+                buffer.measured([slot], np.array([entropy]), step)
         trajectories: list[Trajectory] = generation.trajectories(harvest)
         self._log(loss_metrics(harvest, set(generation.stored)))
         self._log({"replay/admitted": float(self.planner.admit(trajectories))})
         self._log(pool_metrics(self.planner), latest=True)
 
     # Small things -----------------------------------------------------------------------------------------------
+
+    @property
+    def _optimizer_step(self) -> int:
+        """Optimizer steps done, those of earlier calls of `train()` included: what staleness is counted in."""
+        return self._steps_of_earlier_calls + int(self.state.global_step)
 
     def _in_training(self) -> Generation | None:
         return self._generation if self.model.training else None
@@ -401,7 +419,9 @@ class ExGRPOTrainer(GRPOTrainer):
         weights = self.reward_weights.to(rewards_per_func.device)
         return (rewards_per_func * weights).nansum(dim=1).masked_fill(rewards_per_func.isnan().all(dim=1), torch.nan)
 
-    def _count_tokens(self, count: int) -> None:
+    def _count_tokens(self, completion_ids: list[list[int]]) -> None:
+        """Once a generation on every process, however many turns its completions took."""
+        count = sum(map(len, completion_ids)) if self.rollout_func is not None else self._tokens_of_this_process
         counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
         self.generated_tokens += int(counts.sum())
         self._log({"fresh/generated_tokens": float(self.generated_tokens)}, latest=True)
