@@ -238,14 +238,3 @@ def test_gradient_weights():
                 ).loss  # fmt: skip
                 loss.backward()
                 assert -float(logps.grad) / sign == pytest.approx(float(told), abs=5e-5), (row[0], w)
-
-
-def test_numbers_of_lines():
-    """The reading order: every file of the core, with its length to a tenth."""
-    rows = rows_of(section("how-it-works.md", "Reading the method"))
-    told = {re.search(r"src/exgrpo/([\w/.]+)\)", row[0])[1]: int(row[1]) for row in rows}
-    for name, lines in told.items():
-        assert len((SOURCE / name).read_text().splitlines()) == pytest.approx(lines, rel=0.3, abs=3), name
-    for room in ("experience", "replay", "objective"):
-        for path in (SOURCE / room).glob("*.py"):
-            assert path.name == "__init__.py" or f"{room}/{path.name}" in told, path.name

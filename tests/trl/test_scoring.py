@@ -19,6 +19,7 @@ def test_score_equals_the_score_alone(tmp_path, learned_positions, batch, temper
         gradient_accumulation_steps=8,
         num_generations=8,
         temperature=temperature,
+        replay_share=1.0,
     )
     trainer = h.trainer(args, h.questions(8), model=model)
     rng = np.random.default_rng(0)

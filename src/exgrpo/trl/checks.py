@@ -1,6 +1,7 @@
 """What is refused before a model is loaded, and what after."""
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -12,6 +13,8 @@ from torch import nn
 from ..config import ReplayConfig
 from ..errors import ConfigurationError, DatasetError, HostVersionError
 from ..replay import share_of
+
+logger = logging.getLogger(__name__)
 
 SUPPORTED_TRL = (Version("1.16"), Version("1.17"))
 HOST_ARGUMENTS = frozenset(
@@ -149,6 +152,29 @@ def check_no_dropout(model: Any) -> None:
                     f"not the behaviour policy's. Load the model with {attribute}=0.0 in its config (on the trainer: "
                     f"model_init_kwargs={{'{attribute}': 0.0}})."
                 )
+
+
+def report_start(trainer: Any) -> None:
+    """What a user should know before the first step, once, on the main process."""
+    args, questions = trainer.args, trainer.questions
+    if questions.num_duplicates:
+        logger.warning(
+            "%d of %d rows of train_dataset repeat another (same prompt, same columns) and count as one question.",
+            questions.num_duplicates,
+            len(questions.question_of_row),
+        )
+    if args.save_strategy != "no":
+        logger.warning(
+            "Checkpoints do not hold the experience yet: a run with replay cannot be resumed from them. Set "
+            "save_strategy='no' where that is all they are for."
+        )
+    if len(trainer.reward_funcs) > 1 and args.correctness_function is None:
+        logger.warning(
+            "Several reward functions, and correctness_function is not set: a completion counts as right if the first, "
+            "%r, is above %g.",
+            trainer.reward_func_names[0],
+            args.correctness_threshold,
+        )
 
 
 def correctness_index(names: Sequence[str], chosen: str | None) -> int:

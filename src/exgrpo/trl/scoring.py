@@ -1,14 +1,17 @@
 """Mean token entropies of stored trajectories under the current policy: the scorer that the core calls back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 
 from ..experience.trajectory import FloatArray
+
+LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed")
 
 
 def mean_entropies(trainer: Any, items: Sequence[tuple[Sequence[int], Sequence[int]]]) -> FloatArray:
@@ -59,3 +62,37 @@ def _forward(trainer: Any, items: list[tuple[Sequence[int], Sequence[int]]]) -> 
     )
     own = own[:, -keep:].to(device)
     return (torch.where(own, entropies, 0.0).float().sum(1) / own.sum(1)).cpu()
+
+
+def has_learned_positions(model: nn.Module) -> bool:
+    """Whether a model has an embedding of absolute positions, which padding before a prompt would shift."""
+    embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    return any(name.rsplit(".", 1)[-1] in LEARNED_POSITIONS for name in embeddings)
+
+
+def without_left_padding(
+    forward: Callable[..., Any],
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    logits_to_keep: int,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[Any, ...]:
+    """The host's forward with the padding before each prompt moved behind its row, and the answers moved back.
+
+    Args:
+        forward: the host's `_get_per_token_logps_and_entropies`; takes the other arguments.
+        input_ids: (B, P + T), padded on both sides.
+        attention_mask: (B, P + T).
+        logits_to_keep: T.
+    """
+    lead = attention_mask.argmax(1, keepdim=True)
+    width = input_ids.size(1)
+    source = (torch.arange(width, device=input_ids.device)[None] + lead) % width
+    wide = logits_to_keep + int(lead.max())
+    logps, entropies, *rest = forward(
+        model, input_ids.gather(1, source), attention_mask.gather(1, source), wide, *args, **kwargs
+    )
+    back = torch.arange(logits_to_keep, device=input_ids.device)[None] + (lead.max() - lead)
+    return logps.gather(1, back), None if entropies is None else entropies.gather(1, back), *rest

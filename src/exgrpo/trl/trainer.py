@@ -10,6 +10,7 @@ Every override calls `super()`; no body of the host is copied. In the order of a
       _get_per_token_logps_and_entropies  keep what the host's one forward computed
 """
 
+import functools
 import logging
 import math
 import textwrap
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import TrainerCallback
 
 from trl import GRPOTrainer
@@ -32,11 +33,9 @@ from .config import ExGRPOConfig
 from .generation import NO_LOGP, Generation, merge, outcomes_of
 from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics
 from .questions import QuestionTable
-from .scoring import mean_entropies
+from .scoring import has_learned_positions, mean_entropies, without_left_padding
 
 logger = logging.getLogger(__name__)
-
-LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed")
 
 
 class ExGRPOTrainer(GRPOTrainer):
@@ -139,24 +138,9 @@ class ExGRPOTrainer(GRPOTrainer):
         checks.check_same_questions(gather_object([self.questions.digest()]))
         stream = FreshStream(self.questions.permutations(config.seed, self.shuffle_dataset), len(self.questions))
         self.planner = ReplayPlanner(config.replay, stream, self.num_generations, config.seed)
-        names = [name.rsplit(".", 1)[-1] for name, m in self.model.named_modules() if isinstance(m, nn.Embedding)]
-        self._has_learned_positions = any(name in LEARNED_POSITIONS for name in names)
-        if main and self.questions.num_duplicates:
-            logger.warning(
-                "%d of %d rows of train_dataset repeat another (same prompt, same columns) and count as one question.",
-                self.questions.num_duplicates, len(self.train_dataset),
-            )  # fmt: skip
-        if main and config.save_strategy != "no":
-            logger.warning(
-                "Checkpoints do not hold the experience yet: a run with replay cannot be resumed from them. Set "
-                "save_strategy='no' where that is all they are for."
-            )
-        if main and len(self.reward_funcs) > 1 and config.correctness_function is None:
-            logger.warning(
-                "Several reward functions, and correctness_function is not set: a completion counts as right if the first, "
-                "%r, is above %g.",
-                self.reward_func_names[0], config.correctness_threshold,
-            )  # fmt: skip
+        self._has_learned_positions = has_learned_positions(self.model)
+        if main:
+            checks.report_start(self)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint and self.planner is not None:
@@ -359,29 +343,13 @@ class ExGRPOTrainer(GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
-        if self.planner is None or not self._has_learned_positions:
-            result = super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
-            )
-        else:
-            result = self._without_left_padding(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        forward = super()._get_per_token_logps_and_entropies
+        if self.planner is not None and self._has_learned_positions:
+            forward = functools.partial(without_left_padding, forward)
+        result = forward(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         if self.planner is not None and torch.is_grad_enabled():
             self._forward = (result[0], result[1])
         return result
-
-    def _without_left_padding(
-        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Models with learned positions would count the padding before a prompt: move it behind, and the answers back."""
-        lead = attention_mask.argmax(1, keepdim=True)
-        width = input_ids.size(1)
-        source = (torch.arange(width, device=input_ids.device)[None] + lead) % width
-        wide = logits_to_keep + int(lead.max())
-        logps, entropies, *rest = super()._get_per_token_logps_and_entropies(
-            model, input_ids.gather(1, source), attention_mask.gather(1, source), wide, *args, **kwargs
-        )
-        back = torch.arange(logits_to_keep, device=input_ids.device)[None] + (lead.max() - lead)
-        return logps.gather(1, back), None if entropies is None else entropies.gather(1, back), *rest
 
     def _admit(self, generation: Generation) -> None:
         """All forwards of a generation are done: its successes become trajectories, on every process the same."""
