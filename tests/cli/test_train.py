@@ -130,7 +130,7 @@ def test_what_the_parser_does_not_know(argv, recipe, message):
         (
             ["--dataset_name", "{questions}", "--reward_funcs", "numeric", "--model_name_or_path", "x",
              "--per_device_train_batch_size", "256"],
-            DatasetError, "has 16 rows, but one generation takes 32",
+            DatasetError, "has 16 rows, but one generation takes 64",
         ),
         (["--task", "chess"], ConfigurationError, "no task 'chess'"),
         (["--task", "chains", "--task_knobs", '{"depth": 3}'], ConfigurationError, "no knob 'depth'"),
