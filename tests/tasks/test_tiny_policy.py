@@ -128,6 +128,13 @@ def test_the_prompt_carries_no_loss():
     assert len(ids) == 8
 
 
+@pytest.mark.parametrize("batches", [1, 2, 5])
+def test_the_shortest_warm_ups_run(batches, tmp_path, capfd):
+    model, _ = warm_policy(get_task("free_order"), 0, tmp_path, warm_up=WarmUp(batches=batches, batch_size=4))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert "it/s" not in "".join(capfd.readouterr())
+
+
 def test_a_second_writer_leaves_the_first_one_s_entry(tmp_path):
     entry, late = tmp_path / "entry", tmp_path / "late"
     for path in (entry, late):

@@ -24,6 +24,8 @@ def build(tmp_path, dataset=None, reward=h.right_reward, args=None, options=None
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"loss_type": "drgrpo"}, "There is no loss_type 'drgrpo'. TRL has: grpo, bnpo, dr_grpo"),
+        ({"loss_type": "drgrpo", "preset": "on-policy"}, "There is no loss_type 'drgrpo'"),
         ({"loss_type": "bnpo"}, "Set loss_type to one of dr_grpo, grpo, dapo"),
         ({"loss_type": "cispo"}, "loss_type='cispo' cannot be combined with replay"),
         ({"loss_type": "sapo"}, "loss_type='sapo'"),

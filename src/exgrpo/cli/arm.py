@@ -5,9 +5,7 @@ import logging
 import math
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,6 +15,7 @@ from ..evaluation import EvaluationResult, evaluate_policy
 from ..tasks import Family, get_task
 from ..tasks.tiny_policy import warm_policy
 from ..trl import ExGRPOConfig, ExGRPOTrainer
+from .quiet import quiet_host
 from .regime import Regime
 
 Progress = Callable[[dict[str, Any]], None]
@@ -259,15 +258,6 @@ class Watch(TrainerCallback):
                 "held_out": self.curve[-1]["pass_at_1"] if self.curve else None,
             }
         )
-
-
-@contextmanager
-def quiet_host() -> Iterator[None]:
-    """Without what the hosts say at every start and nobody can act on: their own use of their own deprecated names."""
-    with warnings.catch_warnings():
-        for name in ("gradient_checkpointing", "is_gradient_checkpointing"):
-            warnings.filterwarnings("ignore", message=f"`{name}` is deprecated", category=FutureWarning)
-        yield
 
 
 def set_up_worker() -> None:

@@ -264,6 +264,8 @@ def _report(results: Mapping[str, Any], output_dir: Path, console: Any) -> None:
     title = f"Held out, {'one seed' if seeds == 1 else f'means of {seeds} seeds'}"
     wide.print(rich_table(summary(results), title=title))
     wide.print(EXPLANATION, markup=False, highlight=False)
+    if len(results["seeds"]) == 1:
+        wide.print(ONE_SEED, markup=False, highlight=False)
     if results["differences"]:
         rows = [{**row, "figure": row["figure"].replace("pass_at_", "Pass@")} for row in results["differences"]]
         wide.print(rich_table(rows, title="Paired differences, 95 % intervals"))
@@ -275,4 +277,6 @@ def _report(results: Mapping[str, Any], output_dir: Path, console: Any) -> None:
 EXPLANATION = """\
 tokens: completion tokens generated in training. seconds: of training, without evaluation; arms ran side by side.
 solved: training questions ever answered rightly. retired: those whose fresh group was all right, out of replay.
-replayed: share of the groups of a batch that held a stored completion, over the run."""
+replayed: share of the groups of a batch that held a stored completion, over the run.
+While training, fresh Pass@1 is of the questions of that step: it falls where the solved ones have retired."""
+ONE_SEED = "One seed is no result: `exgrpo demo --seeds 6` takes about half an hour. Next: docs/quickstart.md."

@@ -54,7 +54,7 @@ def draw_buffer(arms: Sequence[Mapping[str, Any]], path: Path) -> Path:
         handles: list[Any] = []
         for panel, arm in zip(panels, arms, strict=True):
             handles = _draw_arm(panel, arm, last=panel is panels[-1])
-        panels[0].set_ylabel("questions with a stored success")
+        panels[0].set_ylabel("questions stored or retired")
         figure.legend(handles=handles[::-1], loc="outside lower center", ncols=3, frameon=False)
         canvas.print_png(path)
     return path
@@ -66,9 +66,12 @@ def _draw_arm(panel: Any, arm: Mapping[str, Any], last: bool) -> list[Any]:
     areas = panel.stackplot(steps, heights, colors=[c for *_, c in TIERS], labels=[label for _, label, _ in TIERS])
     share = panel.twinx()
     values = [row.get("replay/share") or 0.0 for row in arm["history"]]
-    (line,) = share.plot(steps, values, color="black", linewidth=1.0, label="share of groups replayed (right)")
+    (line,) = share.plot(
+        steps, values, color="black", linewidth=1.0, label="share of groups with a stored completion (right)"
+    )
     share.set_ylim(0, 1)
-    share.tick_params(labelright=last)
+    share.tick_params(labelright=last, right=last)
+    share.set_ylabel("share of groups" if last else "")
     panel.set_title(arm["preset"])
     panel.set_xlabel("step")
     panel.margins(x=0)

@@ -19,6 +19,7 @@ from ..tasks import Family, Task, get_task
 from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from .arguments import ScriptArguments
 from .main import UsageError
+from .quiet import quiet_host
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Material:
     task: Task | None
 
 
+@quiet_host()
 def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
     """Run `exgrpo train` with the options of a recipe and those of the command line over them."""
     settings = parse(recipe, argv)

@@ -32,7 +32,7 @@ def plot_curves(
 ) -> Path:
     """Draw `y` over `x`, one line an arm, and write a PNG of 1200 by 700 pixels.
 
-    Rows of one arm with the same `x` (several seeds) become their mean, with a band from the lowest to the highest.
+    Rows of one arm with the same `x` (several seeds) become their mean, with a thin line for each.
     Rows without a finite `x` and `y` are left out. The presets keep their colour in every picture.
 
     Args:
@@ -65,12 +65,12 @@ def plot_curves(
         axes = figure.add_subplot()
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
         axes.set_axisbelow(True)
-        for arm, (xs, means, lows, highs) in curves.items():
+        for arm, (xs, means, seeds) in curves.items():
             colour, line = styles[arm]
             marker = "o" if len(xs) < 15 else None
             axes.plot(xs, means, line, color=colour, linewidth=2.0, marker=marker, markersize=4, label=arm)
-            if lows != highs:
-                axes.fill_between(xs, lows, highs, color=colour, alpha=0.13, linewidth=0)
+            for seed in seeds:
+                axes.plot(xs, seed, line, color=colour, linewidth=0.7, alpha=0.35)
         axes.set_xlabel(xlabel or x)
         axes.set_ylabel(ylabel or y)
         axes.margins(x=0.02)
@@ -95,8 +95,8 @@ def arm_styles(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def _curve(
     arm: str, rows: Sequence[Mapping[str, Any]], x: str, y: str
-) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Sorted x, and the mean, lowest and highest y at each."""
+) -> tuple[list[float], list[float], list[list[float]]]:
+    """Sorted x, the mean y at each, and where every x has the same number of y, more than one, the lines they make."""
     points: dict[float, list[float]] = defaultdict(list)
     for row in rows:
         at, value = row.get(x), row.get(y)
@@ -108,9 +108,6 @@ def _curve(
             f"The arm {arm!r} has no row with both {x!r} and {y!r}. It has: {', '.join(known) or 'no rows'}."
         )
     xs = sorted(points)
-    return (
-        xs,
-        [math.fsum(points[at]) / len(points[at]) for at in xs],
-        [min(points[at]) for at in xs],
-        [max(points[at]) for at in xs],
-    )
+    counts = {len(points[at]) for at in xs}
+    lines = [list(line) for line in zip(*(points[at] for at in xs), strict=True)] if len(counts) == 1 else []
+    return xs, [math.fsum(points[at]) / len(points[at]) for at in xs], lines if len(lines) > 1 else []

@@ -50,7 +50,8 @@ class Stratum:
 class WarmUp:
     """Supervised steps that give a fresh policy something to improve: `batches` AdamW steps of `batch_size` rows.
 
-    The learning rate rises to `learning_rate` over `rise` steps, stays, and falls to zero over the last quarter.
+    The learning rate rises to `learning_rate` over `rise` steps, a quarter of `batches` at most, stays there, and falls
+    to zero over the last quarter.
     """
 
     batches: int = 800

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from . import notation
-from .base import Family, Question, RewardFunction, Stratum, Teacher, check, completion_text, radix
+from .base import Family, Question, RewardFunction, Stratum, Teacher, WarmUp, check, completion_text, radix
 from .chains import check_strata
 
 LETTERS = "abcdefgh"
@@ -185,3 +185,7 @@ class FreeOrder(Family):
             return write_steps(steps, m)
 
         return teach
+
+    @property
+    def warm_up(self) -> WarmUp:
+        return WarmUp(batches=1200, batch_size=48)

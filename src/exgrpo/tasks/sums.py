@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Family, Question, RewardFunction, Stratum, Teacher, check, completion_text, radix
+from .base import Family, Question, RewardFunction, Stratum, Teacher, WarmUp, check, completion_text, radix
 from .chains import REWARDS, check_strata
 
 MAX_DIGITS = 12
@@ -139,3 +139,7 @@ class Sums(Family):
             return text
 
         return teach
+
+    @property
+    def warm_up(self) -> WarmUp:
+        return WarmUp(batches=1200, batch_size=48)

@@ -143,8 +143,9 @@ def warm_policy(
                 model = make_policy(tokenizer, size)
                 _train(model, tokenizer, task, seed, warm_up)
             finished = Path(building) / "entry"
-            model.save_pretrained(finished)
-            tokenizer.save_pretrained(finished)
+            with _no_progress_bars():
+                model.save_pretrained(finished)
+                tokenizer.save_pretrained(finished)
             (finished / ENTRY).write_text(text)
             _publish(finished, entry)
     return load_policy(entry)
@@ -154,7 +155,8 @@ def load_policy(path: str | os.PathLike[str]) -> tuple["LlamaForCausalLM", "PreT
     """Model (evaluation mode) and tokenizer from a directory that `warm_policy` wrote."""
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-    return LlamaForCausalLM.from_pretrained(path), PreTrainedTokenizerFast.from_pretrained(path)
+    with _no_progress_bars():
+        return LlamaForCausalLM.from_pretrained(path), PreTrainedTokenizerFast.from_pretrained(path)
 
 
 def default_cache_dir() -> Path:
@@ -208,6 +210,20 @@ def _isolated(seed: int) -> Iterator[None]:
         torch.set_num_threads(states[3])
 
 
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """A file of 400 kB needs none; the caller's setting is kept."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _encode(tokenizer: "PreTrainedTokenizerFast", pairs: list[tuple[str, str]]) -> dict[str, list[list[int]]]:
     """Columns `input_ids` and `labels`: prompt, completion and end token; the prompt carries no loss."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
@@ -230,15 +246,16 @@ def _train(
     from trl import SFTConfig, SFTTrainer
 
     rows = Dataset.from_dict(_encode(tokenizer, task.demonstrations(warm_up.batches * warm_up.batch_size, seed)))
+    decay = max(1, warm_up.batches // 4)
     with tempfile.TemporaryDirectory() as output_dir:
         config = SFTConfig(
             output_dir=output_dir,
             max_steps=warm_up.batches,
             per_device_train_batch_size=warm_up.batch_size,
             learning_rate=warm_up.learning_rate,
-            warmup_steps=warm_up.rise,
+            warmup_steps=min(warm_up.rise, decay),
             lr_scheduler_type="warmup_stable_decay",
-            lr_scheduler_kwargs={"num_decay_steps": warm_up.batches // 4, "decay_type": "linear"},
+            lr_scheduler_kwargs={"num_decay_steps": decay, "decay_type": "linear"},
             adam_beta1=0.9,
             adam_beta2=0.95,
             max_grad_norm=1.0,

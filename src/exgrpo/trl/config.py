@@ -13,6 +13,7 @@ from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
 CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
 
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
 MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 
 
@@ -122,6 +123,8 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(f"correctness_threshold must be a finite number, but is {threshold!r}.")
         if self.max_generated_tokens is not None and self.max_generated_tokens < 1:
             raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
+        if self.loss_type not in LOSS_TYPES:
+            raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
         if replay.active:
             self._refuse_what_replay_cannot()
 
