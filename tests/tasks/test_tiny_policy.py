@@ -1,4 +1,4 @@
-"""The tiny policy: a tokenizer that loses nothing, and a warm-up that is the same again, cached, and leaves no trace."""
+"""The tiny policy: a tokenizer that loses nothing; a warm-up that is the same again, cached, and leaves no trace."""
 
 import json
 import random

@@ -188,4 +188,4 @@ class FreeOrder(Family):
 
     @property
     def warm_up(self) -> WarmUp:
-        return WarmUp(batches=1200, batch_size=48)
+        return WarmUp(batches=1800, batch_size=32)

@@ -67,7 +67,7 @@ def reasoning_gym_reward(
 
 @dataclass(frozen=True)
 class ReasoningGym(Task):
-    """One data set of reasoning-gym by its name there, with its configuration options. It has no checker of reasoning."""
+    """One data set of reasoning-gym by its name there, with its configuration options. There is no checker."""
 
     name: ClassVar[str] = "reasoning_gym"
 
