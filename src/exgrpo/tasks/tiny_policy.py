@@ -28,6 +28,8 @@ SPECIAL = (PAD, BOS, EOS, UNKNOWN)
 FORMAT = 1  # part of every cache key: raise it when this module trains differently
 FINGERPRINT_ROWS = 256  # demonstrations hashed into the cache key, so that a changed teacher misses the cache
 ENTRY = "warm_up.json"
+RECIPE = 2
+"""Counted up whenever the same demonstrations come to make another policy, so that no older entry of a cache is taken."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class PolicySize:
     feed_forward: int = 176
     heads: int = 4
     context: int = 256
-    rope_theta: float = 30.0
+    rope_theta: float = 10.0
     initializer_range: float = 0.08
 
     def __post_init__(self) -> None:
@@ -179,6 +181,7 @@ def _recipe(task: Family, seed: int, size: PolicySize, warm_up: WarmUp) -> dict[
         "policy": asdict(size),
         "warm_up": asdict(warm_up),
         "seed": seed,
+        "recipe": RECIPE,
         "versions": {package: version(package) for package in ("torch", "transformers", "trl", "tokenizers")},
     }
 
