@@ -279,4 +279,4 @@ tokens: completion tokens generated in training. seconds: of training, without e
 solved: training questions ever answered rightly. retired: those whose fresh group was all right, out of replay.
 replayed: share of the groups of a batch that held a stored completion, over the run.
 While training, fresh Pass@1 is of the questions of that step: it falls where the solved ones have retired."""
-ONE_SEED = "One seed is no result: `exgrpo demo --seeds 6` takes about half an hour. Next: docs/quickstart.md."
+ONE_SEED = "One seed is no result: `exgrpo demo --seeds 6` takes about a quarter of an hour. Next: docs/quickstart.md."
