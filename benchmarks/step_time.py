@@ -93,7 +93,7 @@ def tiny_material():
     return fresh, task.make("train", 2048, 0), task.reward_function, sizes
 
 
-def model_material(path: str):
+def model_material(path: str, rows_per_step: int):
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -111,7 +111,7 @@ def model_material(path: str):
         }
         for n in range(10, 74)
     ]
-    sizes = dict(per_device_train_batch_size=16, num_generations=4, max_completion_length=24)
+    sizes = dict(per_device_train_batch_size=rows_per_step, num_generations=4, max_completion_length=24)
     return fresh, Dataset.from_list(rows), reward, sizes
 
 
@@ -197,12 +197,13 @@ def main() -> None:
     parser.add_argument("model", help="`tiny`, or the directory of a model")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=None, help="steps of a turn (tiny: 10, else 2)")
+    parser.add_argument("--rows", type=int, default=16, help="completions of a step of a real model, in groups of 4")
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning)
     tiny = options.model == "tiny"
-    material = tiny_material() if tiny else model_material(options.model)
+    material = tiny_material() if tiny else model_material(options.model, options.rows)
     table = measure(material, options.arms, options.rounds, options.steps or (10 if tiny else 2), 20 if tiny else 2)
     for arm, row in table.items():
         print(
