@@ -31,8 +31,8 @@ class OneTrajectoryStore:
     def put(self, serial, trajectory):
         pass
 
-    def get(self, serial):
-        return self.any
+    def get_many(self, serials):
+        return [self.any] * len(serials)
 
     def drop(self, serial):
         pass

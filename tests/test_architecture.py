@@ -28,7 +28,7 @@ THIRD_PARTY = {
     "errors": set(),
     "config": set(),
     "presets": set(),
-    "experience": {"numpy"},
+    "experience": {"numpy", "filelock", "pyarrow"},
     "replay": {"numpy"},
     "objective": {"torch"},
 }

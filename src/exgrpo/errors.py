@@ -6,6 +6,10 @@ Each is also the standard-library error that it replaces, so ``except ValueError
     ├── ConfigurationError(ValueError)    an option, or a combination of options, that cannot work
     ├── TrajectoryError(ValueError)       a trajectory or group that breaks its invariants
     ├── DatasetError(ValueError)          a dataset without the columns or rows that are needed
+    ├── ExperienceLogError(OSError)       an experience log that cannot be opened, written or trusted
+    │   ├── LogInUseError                 another process writes it
+    │   └── DamagedLogError               it does not hold what was written
+    ├── CheckpointError(OSError)          a checkpoint that a run cannot continue from
     ├── HostVersionError(ImportError)     an installed host outside the supported range
     └── MissingExtraError(ImportError)    an optional dependency that is not installed
 
@@ -27,6 +31,22 @@ class TrajectoryError(ExGRPOError, ValueError):
 
 class DatasetError(ExGRPOError, ValueError):
     """A dataset lacks the columns or the rows that are needed."""
+
+
+class ExperienceLogError(ExGRPOError, OSError):
+    """An experience log cannot be opened, written or trusted."""
+
+
+class LogInUseError(ExperienceLogError):
+    """Another process writes this log."""
+
+
+class DamagedLogError(ExperienceLogError):
+    """A log does not hold what was written into it."""
+
+
+class CheckpointError(ExGRPOError, OSError):
+    """A run cannot continue from this checkpoint."""
 
 
 class HostVersionError(ExGRPOError, ImportError):

@@ -159,7 +159,7 @@ class BufferMachine(RuleBasedStateMachine):
                     stored[serial] = made.question
                 case Evicted(serial, q, _):
                     assert stored.pop(serial) == q
-                case Measured(serial, _, value):
+                case Measured(serial, _, _, value):
                     entropies[serial] = value
         assert stored == {one.serial: one.question for one in self.plain.everything()}
         assert all(np.float32(entropies.get(o.serial, o.entropy)) == np.float32(o.entropy)

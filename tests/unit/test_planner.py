@@ -122,7 +122,11 @@ def test_uses_are_counted_and_told():
         plan = lab.plan(2)
         (slot,) = lab.buffer.slots_of(2)
         assert lab.buffer.column("uses")[slot] == turn
-        assert lab.of(Replayed)[-1] == Replayed(plan.generation, plan.step, 2, 0, "plan")
+        last = lab.of(Replayed)[-1]
+        assert (last.generation, last.step, last.question, last.serial) == (plan.generation, plan.step, 2, 0)
+        assert last.moment == "plan"
+        assert last.age == plan.step - lab.buffer.column("step")[slot]
+        np.testing.assert_equal(last.entropy, float(lab.buffer.column("entropy")[slot]))
     assert len(lab.of(Replayed)) == 3
 
 
@@ -390,7 +394,9 @@ def test_the_accuracy_of_a_rescued_question_is_that_of_its_fresh_completions():
     lab.observe(plan, outcomes)
     assert (lab.buffer.successes[0], lab.buffer.scorable[0]) == (0, 4)
     assert lab.buffer.count[0] == 1
-    assert lab.of(Replayed) == [Replayed(plan.generation, plan.step, 0, 0, "rescue")]
+    (event,) = lab.of(Replayed)
+    assert (event.generation, event.step, event.question, event.serial) == (plan.generation, plan.step, 0, 0)
+    assert event.moment == "rescue"
     assert lab.buffer.column("uses")[lab.buffer.slots_of(0)[0]] == 1
 
 

@@ -42,7 +42,6 @@ def test_it_keeps_what_it_was_given_in_its_own_arrays():
         (dict(rewards=[]), ["rewards", "(0,)"]),
         (dict(rewards=1.0), ["rewards", "()"]),
         (dict(finish_reason="eos"), ["'eos'", "stop", "length"]),
-        (dict(step=-1), ["-1"]),
     ],
     ids=str,
 )

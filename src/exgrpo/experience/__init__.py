@@ -1,7 +1,8 @@
 """What is remembered."""
 
-from .buffer import ExperienceBuffer, MemoryStore, TrajectoryStore
+from .buffer import ExperienceBuffer
 from .difficulty import bucket_of, tier_of
+from .store import MemoryStore, TrajectoryStore
 from .trajectory import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 
 __all__ = [

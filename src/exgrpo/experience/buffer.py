@@ -4,17 +4,20 @@ An index in flat arrays, one record of 48 bytes a trajectory and some fifty a qu
 cache lines; every change takes constant time (it grows with the trajectories of one question only), and nothing slows
 down as the pool grows. Token arrays stay behind `TrajectoryStore`, so that they can live elsewhere than in memory. No
 randomness: who draws passes a generator.
+
+The same buffer follows from the events it told of (`apply`), or from what it was at some moment (`snapshot`, `restore`).
 """
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .difficulty import bucket_of
-from .events import Admitted, Evicted, Listener, Measured, ignore
+from .events import Admitted, Event, Evicted, Listener, Measured, Observed, Replayed, Retired, Stored, ignore
+from .store import MemoryStore, TrajectoryStore
 from .trajectory import FloatArray, IntArray, Trajectory
 
 NONE = -1
@@ -31,28 +34,7 @@ _SLOT = np.dtype(
 )  # fmt: skip
 
 
-class TrajectoryStore(Protocol):
-    """Where token arrays live. Serials are never used twice."""
-
-    def put(self, serial: int, trajectory: Trajectory) -> None: ...
-    def get(self, serial: int) -> Trajectory: ...
-    def drop(self, serial: int) -> None: ...
-
-
-class MemoryStore:
-    """Token arrays in a dictionary: 8 bytes a token."""
-
-    def __init__(self) -> None:
-        self._trajectories: dict[int, Trajectory] = {}
-
-    def put(self, serial: int, trajectory: Trajectory) -> None:
-        self._trajectories[serial] = trajectory
-
-    def get(self, serial: int) -> Trajectory:
-        return self._trajectories[serial]
-
-    def drop(self, serial: int) -> None:
-        del self._trajectories[serial]
+_KEPT = ("serial", "digest", "question", "step", "entropy", "entropy_step", "uses")
 
 
 class ExperienceBuffer:
@@ -151,7 +133,10 @@ class ExperienceBuffer:
         return np.flatnonzero(used)
 
     def get(self, slot: int) -> Trajectory:
-        return self.store.get(int(self._slots["serial"][slot]))
+        return self.get_many([slot])[0]
+
+    def get_many(self, slots: Sequence[int]) -> list[Trajectory]:
+        return self.store.get_many(self._slots["serial"][np.asarray(slots, np.int64)].tolist())
 
     def bucket_sizes(self) -> NDArray[np.int64]:
         """Replayable questions in each bucket, shape (K+1,)."""
@@ -176,9 +161,7 @@ class ExperienceBuffer:
 
     def retire(self, question: int) -> None:
         """Take a question out of replay; its trajectories leave."""
-        if not self.retired[question]:
-            self.retired[question] = True
-            self.num_retired += 1
+        self._mark_retired(question)
         for slot in self.slots_of(question):
             self._remove(slot, "retired")
         self._settle(question)
@@ -186,27 +169,16 @@ class ExperienceBuffer:
     def admit(self, trajectory: Trajectory) -> int | None:
         """Store a trajectory; return its serial, or None where it was not stored: its question already holds these
         token ids, its question is retired, or the capacity is 0."""
-        question, digest = trajectory.question, _digest(trajectory.completion_ids)
+        question, digest = trajectory.question, trajectory.digest
         slots = self._table[question, : self.count[question]]
-        if self.capacity == 0 or self.retired[question] or (self._slots["digest"][slots] == digest).any():
+        if self.capacity == 0 or self.retired[question] or (self._slots["digest"][slots] == np.uint64(digest)).any():
             return None
         if len(slots) >= self.capacity_per_question:
             self._remove(self._leaver(slots), "capacity_per_question")
         while self._size >= self.capacity:
             self._remove(self._leaver(None), "capacity")
-        serial, self.next_serial = self.next_serial, self.next_serial + 1
-        slot = self._new_slot()
-        measured_at = trajectory.step if trajectory.entropy_step is None else trajectory.entropy_step
-        self._slots[slot] = (
-            serial, digest, question, trajectory.step, trajectory.entropy, measured_at, 0, self._last, NONE,
-        )  # fmt: skip
-        if self._last == NONE:
-            self._first = slot
-        else:
-            self._slots["next"][self._last] = slot
-        self._last = slot
-        self._add_to_table(question, slot)
-        self._size += 1
+        serial = self.next_serial
+        self._insert(Stored(serial, digest, question, trajectory.step, trajectory.entropy, trajectory.measured_at))
         self.store.put(serial, trajectory)
         self._settle(question)
         self.listener(Admitted(serial, trajectory))
@@ -217,10 +189,96 @@ class ExperienceBuffer:
         for slot, entropy in zip(slots, entropies, strict=True):
             self._slots["entropy"][slot] = entropy
             self._slots["entropy_step"][slot] = step
-            self.listener(Measured(int(self._slots["serial"][slot]), step, float(entropy)))
+            serial, question = int(self._slots["serial"][slot]), int(self._slots["question"][slot])
+            self.listener(Measured(serial, question, step, float(entropy)))
 
     def used(self, slot: int) -> None:
         self._slots["uses"][slot] += 1
+
+    # What it was ------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Let happen again what happened once; tells no one, and leaves the store alone.
+
+        A buffer of the same size to which the events of another are applied, from its first on, becomes equal to it,
+        whatever the capacities of the two: what leaves is what left then.
+        """
+        if isinstance(event, Observed):
+            if event.scorable:
+                self.successes[event.question], self.scorable[event.question] = event.successes, event.scorable
+            self._settle(event.question)
+        elif isinstance(event, Admitted):
+            t = event.trajectory
+            self.apply(Stored(event.serial, t.digest, t.question, t.step, t.entropy, t.measured_at))
+        elif isinstance(event, Stored):
+            self._insert(event)
+            self._settle(event.question)
+        elif isinstance(event, Evicted):
+            self._take_out(self._slot_of(event.question, event.serial))
+            self._settle(event.question)
+        elif isinstance(event, Retired):
+            self._mark_retired(event.question)
+            self._settle(event.question)
+        elif isinstance(event, Measured):
+            slot = self._slot_of(event.question, event.serial)
+            self._slots["entropy"][slot], self._slots["entropy_step"][slot] = event.entropy, event.step
+        elif isinstance(event, Replayed):
+            self.used(self._slot_of(event.question, event.serial))
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Everything but the token arrays, as arrays of their own.
+
+        Returns:
+            `serial`, `digest`, `question`, `step`, `entropy`, `entropy_step`, `uses`: (N,), oldest first; `accuracy`:
+            (Q, 2), successes and scorable; `retired`: (Q,); `pools`: replayable questions bucket after bucket, each in
+            the order from which places are drawn; `pool_sizes`: (K+1,); `next_serial`: ().
+        """
+        slots = self.live_slots()
+        slots = slots[np.argsort(self._slots["serial"][slots])]
+        return {name: self._slots[name][slots] for name in _KEPT} | {
+            "accuracy": np.stack([self.successes, self.scorable], 1),
+            "retired": self.retired.copy(),
+            "pools": np.concatenate([pool.members for pool in self._buckets]),
+            "pool_sizes": self.bucket_sizes(),
+            "next_serial": np.array(self.next_serial, np.int64),
+        }
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Become what another buffer was, into a buffer that holds nothing yet.
+
+        Where that one had another K, bucket members stand in the order of its buckets.
+        """
+        if self._size or self.next_serial:
+            raise ValueError("restore: the buffer must be empty")
+        self._questions["successes"], self._questions["scorable"] = snapshot["accuracy"].T
+        self._questions["retired"] = snapshot["retired"]
+        self.num_retired = int(snapshot["retired"].sum())
+        self.next_serial = int(snapshot["next_serial"])
+        n, owners = len(snapshot["serial"]), snapshot["question"]
+        self._size = self._num_slots = n
+        self._slots = np.zeros(max(16, n), _SLOT)
+        for name in _KEPT:
+            self._slots[name][:n] = snapshot[name]
+        self._slots["prev"][:n], self._slots["next"][:n] = np.arange(n) - 1, np.arange(n) + 1
+        if n:
+            self._first, self._last = 0, n - 1
+            self._slots["next"][n - 1] = NONE
+            counts = np.bincount(owners, minlength=self.num_questions)
+            self._questions["count"] = counts
+            self._table = np.full((self.num_questions, max(self._table.shape[1], counts.max())), NONE, np.int32)
+            order = np.argsort(owners, kind="stable")  # by question, oldest first
+            starts = np.cumsum(counts) - counts
+            self._table[owners[order], np.arange(n) - starts[owners[order]]] = order
+        for question in snapshot["pools"].tolist():
+            self._settle(question)
+
+    def shrink(self) -> None:
+        """Let trajectories leave that are too many for the capacities: those of a restored buffer may have been larger."""
+        for question in np.flatnonzero(self.count > self.capacity_per_question).tolist():
+            while (count := int(self.count[question])) > self.capacity_per_question:
+                self._remove(self._leaver(self._table[question, :count]), "capacity_per_question")
+        while self._size > self.capacity:
+            self._remove(self._leaver(None), "capacity")
 
     def fingerprint(self) -> str:
         """A hash of everything that later choices depend on: equal on two processes if and only if they agree."""
@@ -231,15 +289,40 @@ class ExperienceBuffer:
             digest.update(self._questions[name].tobytes())
         for pool in self._buckets:
             digest.update(pool.members.tobytes())
-        for name in ("question", "serial", "step", "entropy", "entropy_step", "uses", "digest"):
+        for name in _KEPT:
             digest.update(self._slots[name][slots].tobytes())
-        for slot in slots:
-            trajectory = self.get(int(slot))
+        for trajectory in self.get_many(slots.tolist()):
             digest.update(trajectory.behaviour_logps.tobytes() + trajectory.rewards.tobytes())
         digest.update(str(self.next_serial).encode())
         return digest.hexdigest()
 
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _mark_retired(self, question: int) -> None:
+        if not self.retired[question]:
+            self.retired[question] = True
+            self.num_retired += 1
+
+    def _slot_of(self, question: int, serial: int) -> int:
+        slot = self.find(question, serial)
+        if slot is None:
+            raise ValueError(f"no trajectory {serial} of question {question} is stored")
+        return slot
+
+    def _insert(self, stored: Stored) -> None:
+        """A record at the end of the list of all, and of its question's."""
+        slot, question = self._new_slot(), stored.question
+        self._slots[slot] = (
+            stored.serial, stored.digest, question, stored.step, stored.entropy, stored.measured_at, 0, self._last, NONE,
+        )  # fmt: skip
+        if self._last == NONE:
+            self._first = slot
+        else:
+            self._slots["next"][self._last] = slot
+        self._last = slot
+        self._add_to_table(question, slot)
+        self._size += 1
+        self.next_serial = stored.serial + 1
 
     def _new_slot(self) -> int:
         if self._free:
@@ -252,7 +335,9 @@ class ExperienceBuffer:
     def _add_to_table(self, question: int, slot: int) -> None:
         count, width = int(self.count[question]), self._table.shape[1]
         if count == width:
-            wider = np.full((self.num_questions, min(2 * width, self.capacity_per_question)), NONE, np.int32)
+            wider = np.full(
+                (self.num_questions, max(width + 1, min(2 * width, self.capacity_per_question))), NONE, np.int32
+            )
             wider[:, :width] = self._table
             self._table = wider
         self._table[question, count] = slot
@@ -269,8 +354,16 @@ class ExperienceBuffer:
         return int(highest[np.argmin(self._slots["serial"][highest])])  # of equals the oldest, whatever slot it has
 
     def _remove(self, slot: int, reason: str) -> None:
+        question, serial = int(self._slots["question"][slot]), int(self._slots["serial"][slot])
+        self._take_out(slot)
+        self.store.drop(serial)
+        self._settle(question)
+        self.listener(Evicted(serial, question, reason))
+
+    def _take_out(self, slot: int) -> None:
+        """Remove a record from the list of all, and from its question's."""
         record = self._slots[slot]
-        question, serial, prev, following = (int(record[name]) for name in ("question", "serial", "prev", "next"))
+        question, prev, following = (int(record[name]) for name in ("question", "prev", "next"))
         row, count = self._table[question], int(self.count[question])
         place = int(np.flatnonzero(row[:count] == slot)[0])
         row[place : count - 1] = row[place + 1 : count]
@@ -286,9 +379,6 @@ class ExperienceBuffer:
             self._slots["prev"][following] = prev
         self._free.append(slot)
         self._size -= 1
-        self.store.drop(serial)
-        self._settle(question)
-        self.listener(Evicted(serial, question, reason))
 
     def _settle(self, question: int) -> None:
         """Put a question where it belongs: into the bucket of its accuracy while it is replayable, else nowhere."""
@@ -333,7 +423,3 @@ class _Pool:
             return None
         self._items[place] = self._items[self._size]
         return int(self._items[place])
-
-
-def _digest(completion_ids: IntArray) -> np.uint64:
-    return np.uint64(int.from_bytes(hashlib.blake2b(completion_ids.tobytes(), digest_size=8).digest(), "little"))

@@ -10,6 +10,18 @@ from .trajectory import Trajectory
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A generation begins: `questions` groups, of which `replayed` hold a stored trajectory; `idle`: why none does."""
+
+    generation: int
+    step: int
+    questions: int
+    replayed: int
+    refilled: int
+    idle: str | None
+
+
+@dataclass(frozen=True)
 class Observed:
     """The fresh completions of a question were scored."""
 
@@ -28,6 +40,18 @@ class Admitted:
 
     serial: int
     trajectory: Trajectory
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What an index keeps of an `Admitted` trajectory: how a log tells of it, without reading its tokens."""
+
+    serial: int
+    digest: int
+    question: int
+    step: int
+    entropy: float
+    measured_at: int
 
 
 @dataclass(frozen=True)
@@ -53,22 +77,41 @@ class Measured:
     """A trajectory's mean token entropy (nats) was measured under the policy of `step`."""
 
     serial: int
+    question: int
     step: int
     entropy: float
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A stored trajectory was a member of a group: before generation (`plan`) or after scoring (`rescue`)."""
+    """A stored trajectory was a member of a group: before generation (`plan`) or after scoring (`rescue`).
+
+    `age` in optimizer steps, `entropy` as it was known when it was chosen (NaN: never measured).
+    """
 
     generation: int
     step: int
     question: int
     serial: int
     moment: str
+    age: int = 0
+    entropy: float = float("nan")
 
 
-Event = Observed | Admitted | Evicted | Retired | Measured | Replayed
+@dataclass(frozen=True)
+class Learned:
+    """What the loss said of a replayed trajectory: the token mean of log w, and the effective sample size
+    (sum w)^2 / (n sum w^2) of its tokens, in (0, 1]."""
+
+    generation: int
+    step: int
+    question: int
+    serial: int
+    log_ratio: float
+    ess: float
+
+
+Event = Planned | Observed | Admitted | Stored | Evicted | Retired | Measured | Replayed | Learned
 Listener = Callable[[Event], None]
 
 

@@ -2,6 +2,7 @@
 completions were worth. Both are checked at birth, so that nothing behind this door has to check again.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ class Trajectory:
         completion_ids: token ids as emitted, shape (T,), T >= 1; the end token is last if and only if it was emitted.
         behaviour_logps: log-prob of each of these tokens under the behaviour policy, in nats, shape (T,), finite.
         rewards: one value per reward function, shape (F,), finite; NaN where a function gave none.
-        step: optimizer step of the behaviour policy.
+        step: optimizer step of the behaviour policy; negative: that many steps before this run began (an inherited one).
         finish_reason: `stop` if the policy ended it, `length` if it was cut.
         entropy: mean token entropy in nats over the completion's own tokens, NaN if not measured.
         entropy_step: optimizer step of the policy under which it was measured; None: that of the behaviour policy.
@@ -73,11 +74,19 @@ class Trajectory:
             raise TrajectoryError(
                 f"{who}: finish_reason must be one of {FINISH_REASONS}, but is {self.finish_reason!r}"
             )
-        if self.step < 0:
-            raise TrajectoryError(f"{who}: step must be 0 or more, but is {self.step}")
 
     def __len__(self) -> int:
         return int(self.completion_ids.size)
+
+    @property
+    def digest(self) -> int:
+        """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
+        return int.from_bytes(hashlib.blake2b(self.completion_ids.tobytes(), digest_size=8).digest(), "little")
+
+    @property
+    def measured_at(self) -> int:
+        """The optimizer step under whose policy the entropy was measured."""
+        return self.step if self.entropy_step is None else self.entropy_step
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from ..config import ReplayConfig
 from ..errors import ConfigurationError
-from ..experience.buffer import ExperienceBuffer, TrajectoryStore
-from ..experience.events import Listener, Observed, Replayed, Retired, ignore
+from ..experience.buffer import ExperienceBuffer
+from ..experience.events import Listener, Observed, Planned, Replayed, Retired, ignore
+from ..experience.log.facts import PlannerState
+from ..experience.store import TrajectoryStore
 from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
 from .gate import Gate
 from .questions import draw_questions
@@ -133,8 +135,9 @@ class ReplayPlanner:
         slots = choose(
             self.buffer, replayed, step, self.config, generator_for(self.seed, generation, TRAJECTORIES), score
         )
-        choices = [self._take(slot, generation, step, "plan") for slot in slots]
         fresh, refilled = self.stream.take(batch_size - n, replayed, self.buffer.retired, self.buffer.num_retired)
+        self.listener(Planned(generation, step, batch_size, n, refilled, idle))
+        choices = self._take(slots, generation, step, "plan")
         questions = np.empty(batch_size, np.int64)
         replays: list[Choice | None] = [None] * batch_size
         places = spread(n, batch_size)
@@ -167,11 +170,9 @@ class ReplayPlanner:
         groups = np.flatnonzero(in_need & stored)
         rng = generator_for(self.seed, plan.generation, RESCUE)
         slots = choose(self.buffer, plan.questions[groups].tolist(), plan.step, self.config, rng, score)
-        rescues = []
-        for group, slot in zip(groups.tolist(), slots, strict=True):
-            member = int(np.flatnonzero(outcomes[group] == WRONG)[-1])
-            rescues.append(Rescue(group, member, self._take(slot, plan.generation, plan.step, "rescue")))
-        return rescues
+        members = [int(np.flatnonzero(outcomes[group] == WRONG)[-1]) for group in groups]
+        choices = self._take(slots, plan.generation, plan.step, "rescue")
+        return [Rescue(*rescue) for rescue in zip(groups.tolist(), members, choices, strict=True)]
 
     def observe(self, plan: StepPlan, groups: Sequence[Group]) -> None:
         """Learn from the fresh completions of a generation: accuracies, retirement, Pass@1 for the gate.
@@ -205,16 +206,35 @@ class ReplayPlanner:
         """Store successes, in the given order; returns how many were new."""
         return sum(self.buffer.admit(trajectory) is not None for trajectory in trajectories)
 
+    # What it was ------------------------------------------------------------------------------------------------
+
+    def state(self, step: int, generated_tokens: int = 0) -> PlannerState:
+        """What does not follow from the buffer; with the buffer it decides everything that is planned from here on."""
+        stream = self.stream
+        return PlannerState(
+            self.generation, step, self.gate.open, self.pass_at_1, stream.pass_number, stream.cursor,
+            tuple(stream.deferred), generated_tokens,
+        )  # fmt: skip
+
+    def restore(self, state: PlannerState) -> None:
+        """Go on where another planner with the same questions stood; its buffer is restored apart."""
+        self.generation, self.pass_at_1, self.gate.open = state.generation, state.pass_at_1, state.gate_open
+        self.stream.restore(state.pass_number, state.cursor, state.deferred)
+
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _draw(self, n: int, generation: int) -> list[int]:
         return draw_questions(self.buffer, n, self.config, generator_for(self.seed, generation, QUESTIONS)) if n else []
 
-    def _take(self, slot: int, generation: int, step: int, moment: str) -> Choice:
-        self.buffer.used(slot)
-        trajectory, serial = self.buffer.get(slot), int(self.buffer.column("serial")[slot])
-        self.listener(Replayed(generation, step, trajectory.question, serial, moment))
-        return Choice(serial, trajectory)
+    def _take(self, slots: Sequence[int], generation: int, step: int, moment: str) -> list[Choice]:
+        choices = []
+        for slot, trajectory in zip(slots, self.buffer.get_many(slots), strict=True):
+            self.buffer.used(slot)
+            serial, entropy = (self.buffer.column(name)[slot].item() for name in ("serial", "entropy"))
+            age = step - trajectory.step
+            self.listener(Replayed(generation, step, trajectory.question, serial, moment, age, entropy))
+            choices.append(Choice(serial, trajectory))
+        return choices
 
 
 def share_of(batch_size: int, replay_share: float) -> int:

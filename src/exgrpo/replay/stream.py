@@ -4,7 +4,7 @@ A host's sampler yields a fixed number of questions a step and is prefetched: it
 displaces. So questions are taken from here instead, as many as are needed.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,12 @@ class FreshStream:
         self.cursor = 0
         self.deferred: list[int] = []
         self._order: IntArray = permutation(0)
+
+    def restore(self, pass_number: int, cursor: int, deferred: Sequence[int]) -> None:
+        """Go on where another stream over the same questions stood. Only from the first pass on: orders are drawn in turn."""
+        for number in range(self.pass_number + 1, pass_number + 1):
+            self._order = self._permutation(number)
+        self.pass_number, self.cursor, self.deferred = pass_number, cursor, list(deferred)
 
     def take(
         self, n: int, replayed: Collection[int], retired: NDArray[np.bool_], num_retired: int

@@ -33,7 +33,7 @@ def lowest_entropy(
     stale = np.isnan(entropy[slots]) | (step - buffer.column("entropy_step")[slots] > config.max_entropy_age) | exact
     to_measure = slots[stale & held & (held.sum(1, keepdims=True) > 1)].tolist()
     if to_measure:
-        buffer.measured(to_measure, score([buffer.get(slot) for slot in to_measure]), step)
+        buffer.measured(to_measure, score(buffer.get_many(to_measure)), step)
     # among equals the older: order by serial first, then take the first minimum
     age = np.argsort(np.where(held, buffer.column("serial")[slots], np.iinfo(np.int64).max), axis=1)
     slots, held = np.take_along_axis(slots, age, 1), np.take_along_axis(held, age, 1)

@@ -1,0 +1,14 @@
+"""The experience log: an append-only SQLite file from which the buffer follows."""
+
+from .connection import FILE_NAME
+from .facts import Branch, Origin, PlannerState, Position, QuestionFacts, Questions
+from .inherit import Inherited, Source, inherit, source_of
+from .reader import LogReader
+from .rebuild import rebuild
+from .store import StoredTrajectories
+from .writer import LogWriter
+
+__all__ = [
+    "FILE_NAME", "Branch", "Inherited", "LogReader", "LogWriter", "Origin", "PlannerState", "Position", "QuestionFacts",
+    "Questions", "Source", "StoredTrajectories", "inherit", "rebuild", "source_of",
+]  # fmt: skip

@@ -1,0 +1,139 @@
+"""What stands in a log beside the events: questions, origins, branches, and the state of a planner."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class QuestionFacts:
+    """What a question is, for people and for other runs.
+
+    Args:
+        key: content hash of the prompt's token ids and of every column that reward functions see.
+        dataset_row: its first row.
+        prompt: as in the dataset; messages as JSON.
+        columns: the other columns, as JSON.
+        problem_type: of a column `problem_type`, if there is one.
+    """
+
+    key: str
+    dataset_row: int | None = None
+    prompt: str | None = None
+    columns: str | None = None
+    problem_type: str | None = None
+
+
+class Questions(Protocol):
+    """The questions of a run, numbered as in its buffer."""
+
+    @property
+    def keys(self) -> Sequence[str]: ...
+    def facts(self, question: int) -> QuestionFacts: ...
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Under which circumstances trajectories are made.
+
+    Args:
+        model: its name or path.
+        architecture: hash of the model's configuration.
+        tokenizer: hash of its vocabulary and rules; token ids mean nothing under another.
+        template: hash of the chat template.
+        rewards: of each reward function its name, version and weight, and which of them decides, above what.
+        temperature: of sampling, and of the recorded log-probs.
+        num_generations: K.
+        questions: hash of all questions in their order.
+        versions: of the packages.
+        options: of replay and objective.
+    """
+
+    model: str = ""
+    architecture: str = ""
+    tokenizer: str = ""
+    template: str = ""
+    rewards: str = ""
+    temperature: float = 1.0
+    num_generations: int = 0
+    questions: str = ""
+    versions: str = ""
+    options: str = ""
+
+    def as_json(self) -> str:
+        return json.dumps(vars(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Origin":
+        known = json.loads(text)
+        return cls(**{name: known[name] for name in cls.__dataclass_fields__ if name in known})
+
+    def differences(self, other: "Origin") -> list[str]:
+        """In what of model, tokenizer, template and reward functions this differs from another, in words."""
+        words = {
+            "architecture": "model", "tokenizer": "tokenizer", "template": "chat template", "rewards": "reward functions",
+        }  # fmt: skip
+        return [word for name, word in words.items() if getattr(self, name) != getattr(other, name)]
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a log: after the event `seq` of a branch."""
+
+    log: str
+    branch: int
+    seq: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A run, or a part of one: it sees the events of its parent up to `fork_seq`, and its own."""
+
+    id: int
+    parent: int | None
+    fork_seq: int | None
+    first_seq: int
+    first_serial: int
+    step: int
+    origin: int
+    note: str | None
+    started: str
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """Events of one branch that count: numbers first..last."""
+
+    branch: int
+    first: int
+    last: int
+    first_serial: int
+
+
+@dataclass(frozen=True)
+class PlannerState:
+    """What of a planner does not follow from the buffer.
+
+    Args:
+        generation: counter of the next generation.
+        step: optimizer steps done.
+        gate_open: whether replay has begun.
+        pass_at_1: of the latest generation.
+        pass_number, cursor, deferred: of the fresh stream; deferred are questions.
+        generated_tokens: completion tokens so far.
+    """
+
+    generation: int = 0
+    step: int = 0
+    gate_open: bool = False
+    pass_at_1: float | None = None
+    pass_number: int = 0
+    cursor: int = 0
+    deferred: tuple[int, ...] = ()
+    generated_tokens: int = 0

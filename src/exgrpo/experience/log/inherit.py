@@ -1,0 +1,231 @@
+"""Taking over experience from another log, run or export: matched by content, never by number."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...errors import ExperienceLogError
+from ..buffer import ExperienceBuffer
+from ..events import Observed
+from ..trajectory import FloatArray, Trajectory
+from .facts import Origin, Position, QuestionFacts
+from .reader import LogReader
+from .rebuild import rebuild, size_of
+from .store import StoredTrajectories
+from .writer import LogWriter
+
+CHUNK = 256
+INHERITED = -1
+"""The generation under which inherited observations stand."""
+
+
+@dataclass(frozen=True)
+class KnownQuestion:
+    """A question of a source: what it is, and its latest accuracy (`scorable` 0: none is known)."""
+
+    facts: QuestionFacts
+    successes: int
+    scorable: int
+    step: int
+
+
+@dataclass(frozen=True)
+class KnownTrajectory:
+    """A trajectory of a source, its `question` being the place in the source's questions."""
+
+    trajectory: Trajectory
+    origin: Origin
+
+
+@dataclass
+class Source:
+    """Experience that can be taken over: what a log holds at a position, or what an export holds.
+
+    Args:
+        name: for messages.
+        end: optimizer steps done where it ends; ages are counted from there.
+        questions: all that were seen.
+        trajectories: what is stored, oldest first; read as it is asked for.
+        unreadable: ids of trajectories that were skipped because they are damaged.
+    """
+
+    name: str
+    end: int
+    questions: Sequence[KnownQuestion]
+    trajectories: Iterable[KnownTrajectory]
+    unreadable: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Inherited:
+    """What was taken over, and why the rest was left out: reason -> trajectories."""
+
+    taken: int = 0
+    questions: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
+        out = f", {self.left_out.total()} left out ({reasons})" if self.left_out else ""
+        return f"{self.taken} trajectories of {self.questions} questions taken over{out}"
+
+
+def source_of(reader: LogReader, position: Position | None = None, skip_damaged: bool = False) -> Source:
+    """What a log holds at a position, by default at the end of its newest branch.
+
+    Raises:
+        DamagedLogError: it cannot be trusted; with `skip_damaged` only where its events cannot, not for tokens.
+    """
+    position = position or reader.position()
+    lineage = reader.lineage(position)
+    facts = dict(reader.questions())
+    buffer = ExperienceBuffer(size_of(reader), max(1, _num_generations(reader)), capacity=0)
+    buffer.store = store = StoredTrajectories(reader, lineage)
+    state = rebuild(reader, buffer, position)
+    seen_at: dict[int, int] = {}
+    for span in lineage:
+        sql = "SELECT question, max(step) FROM observation WHERE branch = ? AND seq <= ? AND scorable > 0 GROUP BY question"
+        seen_at |= dict(reader.rows(sql, (span.branch, span.last)))
+    numbers = sorted(facts)
+    place = {number: i for i, number in enumerate(numbers)}
+    questions = [
+        KnownQuestion(facts[n], int(buffer.successes[n]), int(buffer.scorable[n]), seen_at.get(n, 0)) for n in numbers
+    ]
+    source = Source(str(reader.path), state.step, questions, ())
+    source.trajectories = _trajectories(reader, buffer, store, place, source.unreadable if skip_damaged else None)
+    return source
+
+
+def _num_generations(reader: LogReader) -> int:
+    return max((origin.num_generations for origin in reader.origins().values()), default=1)
+
+
+def _trajectories(
+    reader: LogReader,
+    buffer: ExperienceBuffer,
+    store: StoredTrajectories,
+    place: dict[int, int],
+    unreadable: list[int] | None,
+) -> Iterator[KnownTrajectory]:
+    origins = reader.origins()
+    for serial in np.sort(buffer.column("serial")[buffer.live_slots()]).tolist():
+        number = store.id_of(serial)
+        try:
+            trajectory = reader.trajectory(number)
+        except ExperienceLogError:
+            if unreadable is None:
+                raise
+            unreadable.append(number)
+            continue
+        (origin,) = next(reader.rows("SELECT origin FROM trajectory WHERE id = ?", (number,)))
+        yield KnownTrajectory(replace(trajectory, question=place[trajectory.question]), origins[origin])
+
+
+Rescore = Callable[[Sequence[Trajectory]], Sequence[FloatArray | None]]
+
+
+def inherit(
+    source: Source,
+    buffer: ExperienceBuffer,
+    log: LogWriter,
+    origin: Origin,
+    step: int = 0,
+    rescore: Rescore | None = None,
+) -> Inherited:
+    """Take a source's experience over into a buffer and its log, as if it had been stored here before the run began.
+
+    A question is the same if its content hash is: prompt ids (tokenizer and chat template with them) and all columns that
+    reward functions see. Steps are counted back from where the source ended, so that its newest trajectory has age 0 and
+    a negative step now. Entropies are those of another policy: they are forgotten, and measured again when they matter.
+    What had retired there has no trajectories, and is fresh here.
+
+    Args:
+        source: what to take over.
+        buffer: into which; its capacities hold.
+        log: that listens to the buffer.
+        origin: of this run.
+        step: optimizer steps done here.
+        rescore: gives new rewards for trajectories whose reward functions were others; None for one that is not right
+            under the new ones.
+
+    Returns:
+        What was taken over, and what was left out for which reason.
+    """
+    report = Inherited()
+    here = {key: index for index, key in enumerate(log.questions.keys)}
+    index_of = [here.get(question.facts.key) for question in source.questions]
+    for question, index in zip(source.questions, index_of, strict=True):
+        if index is not None and question.scorable:
+            at = step + question.step - source.end
+            log(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False))
+            buffer.observe(index, question.successes, question.scorable)
+    before, admitted = len(buffer), 0
+    for chunk in _chunks(source.trajectories):
+        matching = _matching(chunk, index_of, step - source.end, origin, report)
+        for known in _with_rewards(matching, origin, rescore, report):
+            with log.origin_of_others(known.origin):
+                if buffer.admit(known.trajectory) is None:
+                    report.left_out["already stored"] += 1
+                else:
+                    admitted += 1
+    report.taken, report.questions = len(buffer) - before, int((buffer.count > 0).sum())
+    if lost := admitted - report.taken:
+        report.left_out["pushed out by newer ones, over the capacity"] = lost
+    if source.unreadable:
+        report.left_out["damaged"] += len(source.unreadable)
+    return report
+
+
+def _matching(
+    chunk: Sequence[KnownTrajectory], index_of: Sequence[int | None], shift: int, origin: Origin, report: Inherited
+) -> list[KnownTrajectory]:
+    """Those whose token ids and question mean the same here, as trajectories of this run."""
+    matching = []
+    for known in chunk:
+        trajectory, index = known.trajectory, index_of[known.trajectory.question]
+        if known.origin.tokenizer != origin.tokenizer:
+            report.left_out["made with another tokenizer"] += 1
+        elif index is None and known.origin.template != origin.template:
+            report.left_out["made with another chat template"] += 1
+        elif index is None:
+            report.left_out["whose question is not in this dataset"] += 1
+        else:
+            at = trajectory.step + shift
+            moved = replace(trajectory, question=index, step=at, entropy=np.nan, entropy_step=None)
+            matching.append(KnownTrajectory(moved, known.origin))
+    return matching
+
+
+def _chunks(items: Iterable[KnownTrajectory]) -> Iterator[list[KnownTrajectory]]:
+    chunk: list[KnownTrajectory] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _with_rewards(
+    chunk: Sequence[KnownTrajectory], origin: Origin, rescore: Rescore | None, report: Inherited
+) -> Iterator[KnownTrajectory]:
+    """Those that are right under this run's reward functions, in their order, with their rewards."""
+    others = [known.trajectory for known in chunk if known.origin.rewards != origin.rewards]
+    if others and rescore is None:
+        report.left_out["scored by other reward functions"] += len(others)
+        scores: Iterator[FloatArray | None] = iter([None] * len(others))
+    else:
+        scores = iter(rescore(others) if others and rescore is not None else [])
+    for known in chunk:
+        if known.origin.rewards == origin.rewards:
+            yield known
+            continue
+        rewards = next(scores)
+        if rewards is not None:
+            scored = replace(known.trajectory, rewards=np.asarray(rewards))
+            yield KnownTrajectory(scored, replace(known.origin, rewards=origin.rewards))
+        elif rescore is not None:
+            report.left_out["not right under this run's reward functions"] += 1

@@ -1,0 +1,292 @@
+"""Reading a log: which events count, in which order, and that each is what was written."""
+
+import heapq
+import io
+import json
+import math
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DamagedLogError, ExperienceLogError, TrajectoryError
+from ..events import Event, Evicted, Learned, Measured, Observed, Planned, Replayed, Retired, Stored
+from ..trajectory import Trajectory
+from . import schema
+from .connection import connect, damaged, explained
+from .facts import Branch, Origin, PlannerState, Position, QuestionFacts, Span
+
+SERIAL_MASK = (1 << schema.SERIAL_BITS) - 1
+DIGEST_MASK = (1 << 64) - 1
+
+
+class LogReader:
+    """A log as it stands in its file; questions carry the numbers they have there.
+
+    Args:
+        path: of the file.
+        connection: opened by `connect`; one that only reads, by default.
+    """
+
+    def __init__(self, path: Path | str, connection: sqlite3.Connection | None = None):
+        self.path = Path(path)
+        self.connection = connection or connect(self.path)
+        with explained(self.path, "reading its heading"):
+            self.id: str = self._one("SELECT value FROM meta WHERE key = 'id'")
+            self.branches = self._read_branches()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def __enter__(self) -> "LogReader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query of ours; what SQLite says against it means damage."""
+        with explained(self.path, "reading"):
+            yield from self.connection.execute(sql, parameters)
+
+    def _one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        row = self.connection.execute(sql, parameters).fetchone()
+        if row is None:
+            raise damaged(self.path, "a row is missing that must be there")
+        return row[0]
+
+    # Branches ---------------------------------------------------------------------------------------------------
+
+    def _read_branches(self) -> dict[int, Branch]:
+        return {values[0]: Branch(*values) for values in self._facts("branch")}
+
+    def _facts(self, table: str) -> Iterator[tuple[Any, ...]]:
+        for row in self.rows(schema.SELECT_FACTS[table]):
+            self._check(table, row[:-1], row[-1])
+            yield row[:-1]
+
+    @property
+    def head(self) -> int | None:
+        """The newest branch; None in a log to which nothing was written yet."""
+        return max(self.branches, default=None)
+
+    def end(self) -> int:
+        """The number of the last committed event; 0: none."""
+        with explained(self.path, "reading its end"):
+            return int(self._one("SELECT coalesce(max(seq), 0) FROM state"))
+
+    def position(self) -> Position | None:
+        """Where the newest branch stands; None in a log to which nothing was written yet."""
+        return None if self.head is None else Position(self.id, self.head, self._last_of(self.head))
+
+    def _last_of(self, branch: int) -> int:
+        """The last event that a branch sees: its own, or where it left its parent."""
+        later = [other.first_seq for other in self.branches.values() if other.id > branch]
+        last = min(later) - 1 if later else self.end()
+        found = self.branches[branch]
+        return last if last >= found.first_seq else (found.fork_seq or 0)
+
+    def lineage(self, position: Position | None = None) -> tuple[Span, ...]:
+        """What counts at a position, oldest branch first.
+
+        Raises:
+            ExperienceLogError: a position of another log.
+            DamagedLogError: a position that this log does not reach.
+        """
+        position = position or self.position()
+        if position is None:
+            return ()
+        if position.log != self.id:
+            raise ExperienceLogError(
+                f"{self.path} is not the log that was asked for: its id is {self.id}, that of the checkpoint {position.log}. "
+                "Put the log of this run back, or start with experience_from and without resume_from_checkpoint."
+            )
+        if position.branch not in self.branches or position.seq > self.end():
+            raise damaged(
+                self.path,
+                f"it ends at event {self.end()}, but event {position.seq} of branch {position.branch} was committed",
+            )
+        spans: list[Span] = []
+        branch: int | None = position.branch
+        last = position.seq
+        while branch is not None:
+            found = self.branches[branch]
+            spans.append(Span(branch, found.first_seq, last, found.first_serial))
+            branch, last = found.parent, found.fork_seq or 0
+        return tuple(reversed(spans))
+
+    # Questions and origins --------------------------------------------------------------------------------------
+
+    def questions(self) -> Iterator[tuple[int, QuestionFacts]]:
+        for values in self._facts("question"):
+            yield values[0], QuestionFacts(*values[1:])
+
+    def origins(self) -> dict[int, Origin]:
+        return {number: Origin.from_json(text) for number, text in self._facts("origin")}
+
+    def tokenizer(self, digest: str) -> str | None:
+        """The tokenizer of that hash as JSON of the `tokenizers` library, if it has one."""
+        for (blob,) in self.rows("SELECT json FROM tokenizer WHERE hash = ?", (digest,)):
+            try:
+                return zlib.decompress(blob).decode()
+            except (zlib.error, UnicodeDecodeError) as error:
+                raise damaged(self.path, f"a tokenizer cannot be read ({error})") from error
+        return None
+
+    # Events -----------------------------------------------------------------------------------------------------
+
+    def events(self, lineage: Sequence[Span], after: int = 0, next_serial: int = 0) -> Iterator[tuple[int, Event]]:
+        """Events that count, with their numbers, in order.
+
+        Args:
+            lineage: of a position.
+            after: only those with higher numbers.
+            next_serial: of the trajectories at `after`, which spares reading those before.
+
+        Raises:
+            DamagedLogError: an event is missing, or is not what was written.
+        """
+        for span in lineage:
+            first = max(span.first, after + 1)
+            if first <= span.last:
+                yield from self._events_of(span, first, next_serial)
+
+    def _events_of(self, span: Span, first: int, next_serial: int) -> Iterator[tuple[int, Event]]:
+        expected = first
+        streams = [self._rows_of(table, span, first, next_serial) for table in schema.EVENTS]
+        for seq, table, values in heapq.merge(*streams, key=itemgetter(0)):
+            if seq != expected:
+                raise damaged(self.path, f"event {expected} of branch {span.branch} is missing")
+            expected += 1
+            event = self._event(table, values)
+            if event is not None:
+                yield seq, event
+        if expected != span.last + 1:
+            raise damaged(self.path, f"event {expected} of branch {span.branch} is missing")
+
+    def _rows_of(
+        self, table: str, span: Span, first: int, next_serial: int
+    ) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
+        parameters: tuple[int, ...] = (span.branch, first, span.last)
+        sql = schema.SELECT_EVENT[table]
+        if table == "trajectory":  # in order of their ids, which begin with the branch
+            base = span.branch << schema.SERIAL_BITS
+            sql = sql.replace("WHERE", "WHERE id BETWEEN ? AND ? AND").replace("ORDER BY seq", "ORDER BY id")
+            parameters = (base | max(next_serial, span.first_serial), base | SERIAL_MASK, *parameters)
+        for row in self.rows(sql, parameters):
+            self._check(table, row[:-1], row[-1])
+            yield row[0], table, row[1:-1]
+
+    def _event(self, table: str, values: tuple[Any, ...]) -> Event | None:
+        if table == "generation":
+            return Planned(*values[1:])
+        if table == "observation":
+            return Observed(*values[1:7], bool(values[7]))
+        if table == "trajectory":
+            _, number, _, step, question, _, digest, _, entropy, measured_at, _, _ = values
+            return Stored(number & SERIAL_MASK, digest & DIGEST_MASK, question, step, _nan(entropy), measured_at)
+        if table == "replay":
+            _, generation, step, question, number, moment, age, entropy = values
+            return Replayed(generation, step, question, number & SERIAL_MASK, moment, age, _nan(entropy))
+        if table == "learning":
+            _, generation, step, question, number, log_ratio, ess = values
+            return Learned(generation, step, question, number & SERIAL_MASK, _nan(log_ratio), _nan(ess))
+        if table == "measurement":
+            _, step, question, number, entropy = values
+            return Measured(number & SERIAL_MASK, question, step, _nan(entropy))
+        if table == "retirement":
+            return Retired(*values[1:4])
+        if table == "eviction":
+            return Evicted(values[4] & SERIAL_MASK, values[3], values[5])
+        return None
+
+    # Trajectories -----------------------------------------------------------------------------------------------
+
+    def trajectory(self, number: int) -> Trajectory:
+        """A trajectory by its id, wherever it counts.
+
+        Raises:
+            ExperienceLogError: its tokens were pruned.
+            DamagedLogError: it is not there, or not what was written.
+        """
+        values = self._row_of("trajectory", "id", number)
+        ids, logps = self._tokens(number)
+        _, _, _, step, question, length, digest, rewards, entropy, entropy_step, finish_reason, _ = values
+        try:
+            trajectory = Trajectory(
+                question, ids, logps, np.array([_nan(r) for r in json.loads(rewards)]), step, finish_reason,
+                _nan(entropy), entropy_step,
+            )  # fmt: skip
+        except (TrajectoryError, ValueError) as error:
+            raise damaged(self.path, f"trajectory {number}: {error}") from error
+        if len(trajectory) != length or trajectory.digest != digest & DIGEST_MASK:
+            raise damaged(self.path, f"trajectory {number} has other tokens than were stored")
+        return trajectory
+
+    def _tokens(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.floating[Any]]]:
+        sql = "SELECT completion_ids, behaviour_logps, crc FROM tokens WHERE id = ?"
+        row = next(self.rows(sql, (number,)), None)
+        if row is None:
+            raise ExperienceLogError(
+                f"{self.path}: the tokens of trajectory {number} are not there; they were pruned. What needs them is older "
+                "than what was kept: resume from a later checkpoint."
+            )
+        ids, logps, crc = row
+        if not isinstance(ids, bytes) or schema.checksum_of_bytes(number, ids, logps) != crc or len(ids) % 4:
+            raise damaged(self.path, f"the tokens of trajectory {number} are not what was written")
+        half = len(logps) * 2 == len(ids)
+        return np.frombuffer(ids, "<i4"), np.frombuffer(logps, "<f2" if half else "<f4")
+
+    # States -----------------------------------------------------------------------------------------------------
+
+    def state(self, position: Position) -> PlannerState:
+        """The planner at a position, which must be the end of a commit; questions as numbered here."""
+        _, generation, step, gate_open, pass_at_1, pass_number, cursor, deferred, tokens, _ = self._row_of(
+            "state", "seq", position.seq
+        )
+        waiting = tuple(json.loads(deferred))
+        return PlannerState(generation, step, bool(gate_open), pass_at_1, pass_number, cursor, waiting, tokens)
+
+    def position_at_step(self, step: int) -> Position:
+        """The last commit of the newest branch and its ancestors at which no more than `step` optimizer steps were done."""
+        for span in reversed(self.lineage()):
+            sql = "SELECT max(seq) FROM state WHERE branch = ? AND seq <= ? AND step <= ?"
+            for (seq,) in self.rows(sql, (span.branch, span.last, step)):
+                if seq is not None:
+                    return Position(self.id, span.branch, seq)
+        raise ExperienceLogError(f"{self.path} holds nothing at or before step {step}.")
+
+    def snapshot(self, lineage: Sequence[Span]) -> tuple[int, dict[str, NDArray[Any]]] | None:
+        """The newest snapshot that counts: the number of its event, and its arrays; None if there is none."""
+        for span in reversed(lineage):
+            sql = "SELECT seq, data, crc FROM snapshot WHERE seq BETWEEN ? AND ? ORDER BY seq DESC LIMIT 1"
+            for seq, data, crc in self.rows(sql, (span.first, span.last)):
+                if schema.checksum_of_bytes(seq, data) != crc:
+                    raise damaged(self.path, f"the snapshot at event {seq} is not what was written")
+                with np.load(io.BytesIO(data)) as arrays:
+                    return seq, dict(arrays)
+        return None
+
+    def _row_of(self, table: str, key: str, value: int) -> tuple[Any, ...]:
+        """The event of that number or id, from its branch on."""
+        sql = f"SELECT seq, {', '.join(schema.EVENTS[table])}, crc FROM {table} WHERE {key} = ?"
+        for row in self.rows(sql, (value,)):
+            self._check(table, row[:-1], row[-1])
+            return row[1:-1]
+        raise damaged(self.path, f"{table} {value} is missing")
+
+    def _check(self, table: str, values: tuple[Any, ...], crc: int) -> None:
+        if schema.checksum(table, values) != crc:
+            raise damaged(self.path, f"row {values[0]} of {table} is not what was written")
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+__all__ = ["SERIAL_MASK", "DamagedLogError", "LogReader"]

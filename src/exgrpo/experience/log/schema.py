@@ -1,0 +1,202 @@
+"""The tables of the experience log: one SQLite file, a log of what happened.
+
+Singular names are tables and hold everything that ever happened; plural names are views and show what counts now: the
+newest branch and, of its ancestors, what they held when it left them. Every event has a number of its own (`seq`), over
+all tables and branches without gaps, and a checksum.
+"""
+
+import sqlite3
+import zlib
+from typing import Any
+
+APPLICATION_ID = 0x45784752  # "ExGR"
+SCHEMA_VERSION = 1
+NEEDS = "0.2"
+"""The first version of exgrpo that reads this schema; a later schema names another."""
+
+SERIAL_BITS = 40
+"""A trajectory's id is its branch and, in the lower bits, its serial number."""
+
+EVENTS: dict[str, tuple[str, ...]] = {
+    "generation": ("branch", "generation", "step", "questions", "replayed", "refilled", "idle"),
+    "observation": (
+        "branch", "generation", "step", "question", "successes", "scorable", "unscorable", "replayed",
+    ),
+    "trajectory": (
+        "branch", "id", "generation", "step", "question", "length", "digest", "rewards", "entropy", "entropy_step",
+        "finish_reason", "origin",
+    ),
+    "replay": ("branch", "generation", "step", "question", "trajectory", "moment", "age", "entropy"),
+    "learning": ("branch", "generation", "step", "question", "trajectory", "log_ratio", "ess"),
+    "measurement": ("branch", "step", "question", "trajectory", "entropy"),
+    "retirement": ("branch", "generation", "step", "question", "kind"),
+    "eviction": ("branch", "generation", "step", "question", "trajectory", "reason"),
+    "state": (
+        "branch", "generation", "step", "gate_open", "pass_at_1", "pass", "cursor", "deferred", "generated_tokens",
+        "checkpoint",
+    ),
+}  # fmt: skip
+"""Columns of each event table after `seq` and before `crc`."""
+
+DDL = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+
+-- A run, or a part of one. Its events have the numbers from first_seq on; it sees those of its parent up to fork_seq.
+CREATE TABLE branch (
+    id INTEGER PRIMARY KEY, parent INTEGER REFERENCES branch, fork_seq INTEGER, first_seq INTEGER NOT NULL,
+    first_serial INTEGER NOT NULL, step INTEGER NOT NULL, origin INTEGER NOT NULL REFERENCES origin, note TEXT,
+    started TEXT NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, crc INTEGER NOT NULL);
+
+-- Under which model, tokenizer, template and reward functions trajectories were made: JSON.
+CREATE TABLE origin (id INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
+CREATE TABLE tokenizer (hash TEXT PRIMARY KEY, json BLOB NOT NULL);  -- zlib; to show completions as text
+
+-- key: content hash of the prompt's token ids and of every column that reward functions see; columns: JSON.
+CREATE TABLE question (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, dataset_row INTEGER, prompt TEXT, columns TEXT, problem_type TEXT,
+    crc INTEGER NOT NULL);
+
+-- A generation of the trainer began; idle: why nothing was replayed.
+CREATE TABLE generation (
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    questions INTEGER NOT NULL, replayed INTEGER NOT NULL, refilled INTEGER NOT NULL, idle TEXT, crc INTEGER NOT NULL);
+
+-- What the fresh completions of a question were worth; replayed: a stored one was a planned member of the group.
+CREATE TABLE observation (
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, successes INTEGER NOT NULL, scorable INTEGER NOT NULL, unscorable INTEGER NOT NULL,
+    replayed INTEGER NOT NULL, crc INTEGER NOT NULL);
+
+-- A completion that was stored. step: of the policy that generated it, negative before this run began; length in tokens;
+-- digest: hash of its token ids; rewards: JSON, one per reward function; entropy in nats a token.
+CREATE TABLE trajectory (
+    id INTEGER PRIMARY KEY, seq INTEGER NOT NULL, branch INTEGER NOT NULL, generation INTEGER NOT NULL,
+    step INTEGER NOT NULL, question INTEGER NOT NULL, length INTEGER NOT NULL, digest INTEGER NOT NULL, rewards TEXT NOT NULL,
+    entropy REAL, entropy_step INTEGER NOT NULL, finish_reason TEXT NOT NULL, origin INTEGER NOT NULL, crc INTEGER NOT NULL);
+
+-- Its token ids (int32) and the log-probs of the policy that generated it (float32 or float16), little-endian.
+CREATE TABLE tokens (
+    id INTEGER PRIMARY KEY, completion_ids BLOB NOT NULL, behaviour_logps BLOB NOT NULL, crc INTEGER NOT NULL);
+
+-- A stored trajectory was a member of a group; moment: plan or rescue; age in steps; entropy as known when it was chosen.
+CREATE TABLE replay (
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, trajectory INTEGER NOT NULL, moment TEXT NOT NULL, age INTEGER NOT NULL, entropy REAL,
+    crc INTEGER NOT NULL);
+
+-- What the loss said of a replay: token mean of log(pi / pi_behaviour), effective sample size of the ratios.
+CREATE TABLE learning (
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, trajectory INTEGER NOT NULL, log_ratio REAL, ess REAL, crc INTEGER NOT NULL);
+
+CREATE TABLE measurement (  -- an entropy measured again, under the policy of step
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, step INTEGER NOT NULL, question INTEGER NOT NULL,
+    trajectory INTEGER NOT NULL, entropy REAL, crc INTEGER NOT NULL);
+
+CREATE TABLE retirement (  -- kind: left, or returned
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, kind TEXT NOT NULL, crc INTEGER NOT NULL);
+
+CREATE TABLE eviction (  -- a trajectory left; reason: retired, capacity, capacity_per_question
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, trajectory INTEGER NOT NULL, reason TEXT NOT NULL, crc INTEGER NOT NULL);
+
+-- The planner after all events before it; the last event of every commit. generation: of the next one; deferred: JSON.
+CREATE TABLE state (
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    gate_open INTEGER NOT NULL, pass_at_1 REAL, pass INTEGER NOT NULL, cursor INTEGER NOT NULL, deferred TEXT NOT NULL,
+    generated_tokens INTEGER NOT NULL, checkpoint INTEGER NOT NULL, crc INTEGER NOT NULL);
+
+-- The index as it was at a state, so that opening need not read all events before it. A cache: may be deleted.
+CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, crc INTEGER NOT NULL);
+
+CREATE VIEW lineage AS
+    WITH RECURSIVE chain(branch, parent, fork_seq, first_seq, last_seq) AS (
+        SELECT id, parent, fork_seq, first_seq, 9223372036854775807 FROM branch WHERE id = (SELECT max(id) FROM branch)
+        UNION ALL
+        SELECT b.id, b.parent, b.fork_seq, b.first_seq, c.fork_seq FROM chain c JOIN branch b ON b.id = c.parent)
+    SELECT branch, first_seq, last_seq FROM chain;
+
+CREATE VIEW replays AS
+    SELECT r.seq, r.branch, r.generation, r.step, r.question, r.trajectory, r.moment, r.age, r.entropy, g.log_ratio, g.ess
+    FROM replay r JOIN lineage l ON r.branch = l.branch AND r.seq <= l.last_seq
+    LEFT JOIN learnings g ON g.generation = r.generation AND g.trajectory = r.trajectory;
+
+-- What is stored now, with its question and its latest entropy.
+CREATE VIEW experience AS
+    SELECT t.id, t.question, q.key, q.prompt, t.step, t.length, t.rewards, t.finish_reason, t.origin,
+        coalesce(m.entropy, t.entropy) AS entropy, coalesce(u.uses, 0) AS uses
+    FROM trajectories t JOIN question q ON q.id = t.question
+    LEFT JOIN (SELECT trajectory, entropy, max(seq) FROM measurements GROUP BY trajectory) m ON m.trajectory = t.id
+    LEFT JOIN (SELECT trajectory, count(*) AS uses FROM replays GROUP BY trajectory) u ON u.trajectory = t.id
+    WHERE t.id NOT IN (SELECT trajectory FROM evictions);
+
+-- Every question seen, and how it stands: its latest accuracy, what is stored of it, whether it is retired.
+CREATE VIEW questions AS
+    SELECT q.id, q.key, q.prompt, q.columns, q.problem_type, o.successes, o.scorable, o.step AS observed_at,
+        coalesce(a.groups, 0) AS groups, coalesce(a.completions, 0) AS completions, coalesce(a.solved, 0) AS solved,
+        coalesce(s.stored, 0) AS stored, coalesce(r.replays, 0) AS replays,
+        q.id IN (SELECT question FROM retirements GROUP BY question HAVING sum(kind = 'left') > sum(kind = 'returned'))
+            AS retired
+    FROM question q
+    JOIN (SELECT question, count(*) AS groups, sum(scorable) AS completions, sum(successes) AS solved
+          FROM observations GROUP BY question) a ON a.question = q.id
+    LEFT JOIN (SELECT question, successes, scorable, step, max(seq) FROM observations WHERE scorable > 0
+               GROUP BY question) o ON o.question = q.id
+    LEFT JOIN (SELECT question, count(*) AS stored FROM experience GROUP BY question) s ON s.question = q.id
+    LEFT JOIN (SELECT question, count(*) AS replays FROM replays GROUP BY question) r ON r.question = q.id;
+"""
+
+_PLURAL = {
+    "generation": "generations", "observation": "observations", "trajectory": "trajectories", "learning": "learnings",
+    "measurement": "measurements", "retirement": "retirements", "eviction": "evictions", "state": "states",
+}  # fmt: skip
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """All tables and views, into an empty database."""
+    views = [
+        f"CREATE VIEW {plural} AS SELECT t.* FROM {table} t JOIN lineage l ON t.branch = l.branch AND t.seq <= l.last_seq;"
+        for table, plural in _PLURAL.items()
+    ]
+    connection.executescript(
+        f"BEGIN; {DDL} {' '.join(views)} PRAGMA application_id = {APPLICATION_ID}; "
+        f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+    )
+
+
+def checksum(table: str, values: tuple[Any, ...]) -> int:
+    """Of a row of a table: numbers, text and None as SQLite gives them back."""
+    return zlib.crc32(repr((table, values)).encode("utf-8", "surrogatepass"))
+
+
+def checksum_of_bytes(number: int, *blobs: bytes) -> int:
+    """Of blobs that belong to a row of that number."""
+    crc = zlib.crc32(number.to_bytes(8, "little"))
+    for blob in blobs:
+        crc = zlib.crc32(blob, zlib.crc32(len(blob).to_bytes(8, "little"), crc))
+    return crc
+
+
+FACTS: dict[str, tuple[str, ...]] = {
+    "branch": (
+        "id", "parent", "fork_seq", "first_seq", "first_serial", "step", "origin", "note", "started", "pid", "host",
+    ),
+    "origin": ("id", "run"),
+    "question": ("id", "key", "dataset_row", "prompt", "columns", "problem_type"),
+}  # fmt: skip
+"""Columns of the other tables with a checksum."""
+
+
+def insert(table: str, columns: tuple[str, ...]) -> str:
+    names = ", ".join(columns)
+    return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
+
+
+INSERT = {table: insert(table, ("seq", *columns, "crc")) for table, columns in EVENTS.items()}
+INSERT |= {table: insert(table, (*columns, "crc")) for table, columns in FACTS.items()}
+SELECT_FACTS = {table: f"SELECT {', '.join(columns)}, crc FROM {table} ORDER BY id" for table, columns in FACTS.items()}
+SELECT_EVENT = {
+    table: f"SELECT seq, {', '.join(columns)}, crc FROM {table} WHERE branch = ? AND seq BETWEEN ? AND ? ORDER BY seq"
+    for table, columns in EVENTS.items()
+}

@@ -1,0 +1,327 @@
+"""Writing a log: the listener of a buffer and a planner, and the store of their token arrays.
+
+Events gather in memory and reach the file in one transaction a commit; what is not committed yet can be read all the same.
+"""
+
+import io
+import json
+import math
+import os
+import socket
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ExperienceLogError
+from ..events import Admitted, Event, Evicted, Learned, Measured, Observed, Planned, Replayed, Retired
+from ..trajectory import Trajectory
+from . import schema
+from .connection import WriterLock, connect, create, explained, now
+from .facts import Branch, Origin, PlannerState, Position, Questions, Span
+from .reader import LogReader
+from .store import StoredTrajectories
+
+SNAPSHOTS_KEPT = 2
+NONE = -1
+
+
+class LogWriter:
+    """The one process that writes a log, on one branch of it.
+
+    Use: `open`, then `begin` a branch, then give it to a planner as listener and as store, and `commit` after each
+    generation. Questions carry the numbers of the run's own buffer.
+
+    Args:
+        path: of the file; made if it is not there.
+        questions: of this run.
+        logp_dtype: `float32` or `float16`: in what log-probs are kept.
+
+    Raises:
+        LogInUseError: another process writes it.
+        ExperienceLogError, DamagedLogError: it cannot be opened, written or trusted.
+    """
+
+    def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
+        self.path = Path(path)
+        self.questions = questions
+        self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
+        self._lock = WriterLock(self.path)
+        self._lineage: tuple[Span, ...] = ()
+        self._rows: dict[str, list[tuple[Any, ...]]] = {}
+        self._tokens: list[tuple[int, bytes, bytes, int]] = []
+        self._uncommitted: dict[int, Trajectory] = {}
+        self._indices = np.empty(0, np.int32)
+        self._generation = self._step = 0
+        self._lock_and_read()
+
+    def _lock_and_read(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExperienceLogError(f"the folder of {self.path} cannot be made ({error}).") from error
+        self._lock.acquire()
+        try:
+            connection = connect(self.path, write=True) if self.path.exists() else create(self.path)
+            self.reader = LogReader(self.path, connection)
+            self._connection = connection
+            with explained(self.path, "opening it for writing"):
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            self._numbers = self._match_questions()
+            self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
+            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Free the log for other writers; reading through this one ends too."""
+        self.reader.close()
+        self._lock.release()
+
+    def _match_questions(self) -> NDArray[np.int32]:
+        """Of each question of this run its number in the log, or NONE."""
+        numbers = np.full(len(self.questions.keys), NONE, np.int32)
+        here = {key: index for index, key in enumerate(self.questions.keys)}
+        last = 0
+        for last, facts in self.reader.questions():
+            if (index := here.get(facts.key)) is not None:
+                numbers[index] = last
+        self._next_question = last + 1
+        return numbers
+
+    def index_of(self, number: int) -> int:
+        """The number in this run of a question of the log."""
+        if number >= len(self._indices):
+            self._indices = self.indices()
+        return int(self._indices[number])
+
+    def indices(self) -> NDArray[np.int32]:
+        """Of each question of the log its number in this run, or NONE, shape (numbers of the log + 1,)."""
+        indices = np.full(self._next_question, NONE, np.int32)
+        known = np.flatnonzero(self._numbers != NONE)
+        indices[self._numbers[known]] = known
+        return indices
+
+    # Branches ---------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """The end of the last commit."""
+        return Position(self.reader.id, self._lineage[-1].branch, self._lineage[-1].last)
+
+    def begin(self, origin: Origin, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
+        """Start a branch: a run of its own, or what continues another from a position. It is in the file from its first
+        commit on.
+
+        Args:
+            origin: of the trajectories that will be stored.
+            parent: where this branch leaves another; None for one that sees nothing of what is there.
+            step: optimizer steps done.
+            note: for people.
+        """
+        spans = self.reader.lineage(parent) if parent is not None else ()
+        number, first = (self.reader.head or 0) + 1, self._next_seq
+        serial = self._next_serial(spans)
+        fork = parent.seq if parent is not None else None
+        self.origin = self._number_of_origin(origin)
+        row = (
+            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, note, now(),
+            os.getpid(), socket.gethostname(),
+        )  # fmt: skip
+        self._rows = {"branch": [(*row, schema.checksum("branch", row))]} | self._rows
+        self.reader.branches[number] = Branch(*row)
+        self._lineage = (*spans, Span(number, first, first - 1, serial))
+        self._stored = StoredTrajectories(self.reader, self._lineage, self.index_of)
+
+    def _next_serial(self, spans: Sequence[Span]) -> int:
+        """The first serial number that is free at the end of a lineage."""
+        for span in reversed(spans):
+            base = span.branch << schema.SERIAL_BITS
+            sql = "SELECT id FROM trajectory WHERE id BETWEEN ? AND ? AND seq <= ? ORDER BY id DESC LIMIT 1"
+            for (number,) in self.reader.rows(sql, (base, base | (1 << schema.SERIAL_BITS) - 1, span.last)):
+                return int(number) - base + 1
+        return 0
+
+    def _number_of_origin(self, origin: Origin) -> int:
+        text = origin.as_json()
+        if text not in self._origins:
+            self._origins[text] = max(self._origins.values(), default=0) + 1
+            row = (self._origins[text], text)
+            self._rows.setdefault("origin", []).append((*row, schema.checksum("origin", row)))
+        return self._origins[text]
+
+    def add_tokenizer(self, digest: str, text: str) -> None:
+        """Keep a tokenizer, so that completions can be shown as text."""
+        with self._transaction("storing the tokenizer"):
+            self._connection.execute(
+                "INSERT OR IGNORE INTO tokenizer VALUES (?, ?)", (digest, zlib.compress(text.encode()))
+            )
+
+    @contextmanager
+    def origin_of_others(self, origin: Origin) -> Iterator[None]:
+        """Trajectories admitted meanwhile were made elsewhere."""
+        own, self.origin = self.origin, self._number_of_origin(origin)
+        try:
+            yield
+        finally:
+            self.origin = own
+
+    # As a listener ----------------------------------------------------------------------------------------------
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Planned):
+            self._generation, self._step = event.generation, event.step
+            self._add(
+                "generation", event.generation, event.step, event.questions, event.replayed, event.refilled, event.idle
+            )
+        elif isinstance(event, Observed):
+            self._add(
+                "observation", event.generation, event.step, self.number_of(event.question), event.successes,
+                event.scorable, event.unscorable, int(event.replayed),
+            )  # fmt: skip
+        elif isinstance(event, Admitted):
+            self._add_trajectory(event.serial, event.trajectory)
+        elif isinstance(event, Replayed):
+            self._add(
+                "replay", event.generation, event.step, self.number_of(event.question), self.id_of(event.serial),
+                event.moment, event.age, _null(event.entropy),
+            )  # fmt: skip
+        elif isinstance(event, Learned):
+            self._add(
+                "learning", event.generation, event.step, self.number_of(event.question), self.id_of(event.serial),
+                _null(event.log_ratio), _null(event.ess),
+            )  # fmt: skip
+        elif isinstance(event, Measured):
+            number = self.id_of(event.serial)
+            self._add("measurement", event.step, self.number_of(event.question), number, _null(event.entropy))
+        elif isinstance(event, Retired):
+            self._add("retirement", event.generation, event.step, self.number_of(event.question), "left")
+        elif isinstance(event, Evicted):
+            question, number = self.number_of(event.question), self.id_of(event.serial)
+            self._add("eviction", self._generation, self._step, question, number, event.reason)
+
+    def _add(self, table: str, *values: Any) -> None:
+        row = (self._next_seq, self._lineage[-1].branch, *values)
+        self._rows.setdefault(table, []).append((*row, schema.checksum(table, row)))
+        self._next_seq += 1
+
+    def _add_trajectory(self, serial: int, trajectory: Trajectory) -> None:
+        number = self.id_of(serial)
+        rewards = json.dumps([_null(reward) for reward in trajectory.rewards.tolist()])
+        self._add(
+            "trajectory", number, self._generation, trajectory.step, self.number_of(trajectory.question),
+            len(trajectory), _signed(trajectory.digest), rewards, _null(trajectory.entropy), trajectory.measured_at,
+            trajectory.finish_reason, self.origin,
+        )  # fmt: skip
+        ids = trajectory.completion_ids.astype("<i4").tobytes()
+        logps = trajectory.behaviour_logps.astype(self._logp_dtype).tobytes()
+        self._tokens.append((number, ids, logps, schema.checksum_of_bytes(number, ids, logps)))
+        self._uncommitted[serial] = trajectory
+
+    def number_of(self, question: int) -> int:
+        """The number of a question of this run in the log; a new one where it is not there yet."""
+        if (number := int(self._numbers[question])) == NONE:
+            number, self._next_question = self._next_question, self._next_question + 1
+            self._numbers[question] = number
+            facts = self.questions.facts(question)
+            row = (number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type)
+            self._rows.setdefault("question", []).append((*row, schema.checksum("question", row)))
+        return number
+
+    def id_of(self, serial: int) -> int:
+        """The id of a trajectory of this lineage."""
+        return self._stored.id_of(serial)
+
+    # As a store -------------------------------------------------------------------------------------------------
+
+    def put(self, serial: int, trajectory: Trajectory) -> None:
+        """Its `Admitted` event brings it into the log; kept at hand meanwhile."""
+        self._stored.remember(serial, trajectory)
+
+    def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
+        return [self._uncommitted.get(serial) or self._stored.get(serial) for serial in serials]
+
+    def drop(self, serial: int) -> None:
+        self._stored.drop(serial)
+
+    # Commits ----------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, state: PlannerState, checkpoint: bool = False, snapshot: Mapping[str, NDArray[Any]] | None = None
+    ) -> Position:
+        """Write all events since the last commit, and the state that they led to, in one transaction.
+
+        Args:
+            state: of the planner now.
+            checkpoint: whether a checkpoint will refer to this; the operating system is then asked to put it on the disk.
+            snapshot: of the buffer now, from which it is opened again in no time.
+
+        Raises:
+            ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again.
+        """
+        deferred = json.dumps([self.number_of(question) for question in state.deferred])
+        seq = self._next_seq
+        row = (
+            seq, self._lineage[-1].branch, state.generation, state.step, int(state.gate_open), state.pass_at_1,
+            state.pass_number, state.cursor, deferred, state.generated_tokens, int(checkpoint),
+        )  # fmt: skip
+        with self._transaction("committing", durable=checkpoint):
+            for table, rows in self._rows.items():
+                self._connection.executemany(schema.INSERT[table], rows)
+            self._connection.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?)", self._tokens)
+            self._connection.execute(schema.INSERT["state"], (*row, schema.checksum("state", row)))
+            if snapshot is not None:
+                self._add_snapshot(seq, snapshot)
+        self._next_seq = seq + 1
+        self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
+        self._rows, self._tokens, self._uncommitted = {}, [], {}
+        return self.position
+
+    def _add_snapshot(self, seq: int, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        arrays = dict(snapshot)
+        for name in ("question", "pools"):
+            arrays[name] = self._numbers[arrays[name]]
+        seen = np.flatnonzero(self._numbers != NONE)
+        arrays["seen"] = self._numbers[seen]
+        arrays["accuracy"], arrays["retired"] = arrays["accuracy"][seen], arrays["retired"][seen]
+        file = io.BytesIO()
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+        data = file.getvalue()
+        self._connection.execute(
+            "INSERT INTO snapshot VALUES (?, ?, ?)", (seq, data, schema.checksum_of_bytes(seq, data))
+        )
+        self._connection.execute(
+            "DELETE FROM snapshot WHERE seq NOT IN (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT ?)",
+            (SNAPSHOTS_KEPT,),
+        )
+
+    @contextmanager
+    def _transaction(self, doing: str, durable: bool = False) -> Iterator[None]:
+        connection = self._connection
+        with explained(self.path, doing):
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+
+def _null(value: float) -> float | None:
+    value = float(value)
+    return None if math.isnan(value) else value
+
+
+def _signed(number: int) -> int:
+    """64 bits as SQLite's integers hold them."""
+    return number - (1 << 64) if number >> 63 else number

@@ -1,0 +1,30 @@
+"""Where token arrays live: behind `TrajectoryStore`, in memory or in the experience log."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .trajectory import Trajectory
+
+
+class TrajectoryStore(Protocol):
+    """Token arrays by serial. Serials are never used twice."""
+
+    def put(self, serial: int, trajectory: Trajectory) -> None: ...
+    def get_many(self, serials: Sequence[int]) -> list[Trajectory]: ...
+    def drop(self, serial: int) -> None: ...
+
+
+class MemoryStore:
+    """Token arrays in a dictionary: 8 bytes a token."""
+
+    def __init__(self) -> None:
+        self._trajectories: dict[int, Trajectory] = {}
+
+    def put(self, serial: int, trajectory: Trajectory) -> None:
+        self._trajectories[serial] = trajectory
+
+    def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
+        return [self._trajectories[serial] for serial in serials]
+
+    def drop(self, serial: int) -> None:
+        del self._trajectories[serial]
