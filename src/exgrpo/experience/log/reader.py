@@ -186,7 +186,8 @@ class LogReader:
         if table == "generation":
             return Planned(*values[1:])
         if table == "observation":
-            return Observed(*values[1:7], bool(values[7]))
+            _, generation, step, question, successes, scorable, unscorable, replayed = values
+            return Observed(generation, step, question, successes, scorable, unscorable, bool(replayed))
         if table == "trajectory":
             _, number, _, step, question, _, digest, _, entropy, measured_at, _, _ = values
             return Stored(number & SERIAL_MASK, digest & DIGEST_MASK, question, step, _nan(entropy), measured_at)
