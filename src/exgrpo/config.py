@@ -19,6 +19,7 @@ TRAJECTORY_CHOICES = ("lowest_entropy", "random", "newest")
 ENTROPY_REFRESHES = ("lazy", "exact")
 RETIREMENTS = ("solved", "never")
 EVICTIONS = ("oldest", "highest_entropy")
+LOGP_DTYPES = ("float32", "float16")
 CORRECTIONS = ("shaped", "clip", "truncated", "none")
 
 
@@ -77,6 +78,11 @@ class ReplayConfig:
     capacity_per_question: int = _option(8, "Trajectories kept of one question.")
     eviction: str = _option("oldest", "What leaves when full: the `oldest`, or that of the `highest_entropy`.")
     store_truncated: bool = _option(True, "Whether successes that were cut at the length limit are stored.")
+    logp_dtype: str = _option(
+        "float32",
+        "Precision in which behaviour log-probs are kept. `float16` saves a quarter of a trajectory's space; it rounds "
+        "them once, when they are stored, by at most 0.05 % of their value.",
+    )
 
     @property
     def active(self) -> bool:
@@ -90,6 +96,7 @@ class ReplayConfig:
         _one_of(self, "entropy_refresh", ENTROPY_REFRESHES)
         _one_of(self, "retirement", RETIREMENTS)
         _one_of(self, "eviction", EVICTIONS)
+        _one_of(self, "logp_dtype", LOGP_DTYPES)
         _number(self, "replay_share", 0.0, 1.0)
         _number(self, "mu", 0.0, 1.0)
         _number(self, "sigma", 0.0, math.inf, open_low=True)

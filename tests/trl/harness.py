@@ -109,8 +109,8 @@ def trainer(args, dataset, model=None, tokenizer=None, reward=right_reward, scri
         **more,
     )
     made.events = Recorder()
-    if getattr(made, "planner", None) is not None:
-        made.planner.listener = made.planner.buffer.listener = made.events
+    if getattr(made, "experience", None) is not None:
+        made.experience.listeners.append(made.events)
     if script is not None:
         made.script = script
     return made

@@ -11,7 +11,7 @@ Everything here is the same on every rank: it depends on the seed, the generatio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..config import ReplayConfig
 from ..errors import ConfigurationError
 from ..experience.buffer import ExperienceBuffer
-from ..experience.events import Listener, Observed, Planned, Replayed, Retired, ignore
+from ..experience.events import Learned, Listener, Observed, Planned, Replayed, Retired, ignore
 from ..experience.log.facts import PlannerState
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
@@ -197,6 +197,11 @@ class ReplayPlanner:
         if scorable := sum(group.scorable for group in groups):
             self.pass_at_1 = sum(group.successes for group in groups) / scorable
 
+    def learned(self, plan: StepPlan, lessons: Sequence[tuple[int, int, float, float]]) -> None:
+        """What the loss said of the replayed trajectories of a generation: question, serial, mean log-ratio, ESS."""
+        for question, serial, log_ratio, ess in lessons:
+            self.listener(Learned(plan.generation, plan.step, question, serial, log_ratio, ess))
+
     def wants(self, question: int, finish_reason: str) -> bool:
         """Whether a right completion of a question would be stored (but for duplicates)."""
         cut = finish_reason == "length" and not self.config.store_truncated
@@ -204,6 +209,9 @@ class ReplayPlanner:
 
     def admit(self, trajectories: Sequence[Trajectory]) -> int:
         """Store successes, in the given order; returns how many were new."""
+        if self.config.logp_dtype != "float32":  # rounded at birth, so that what is read back later is the same
+            dtype = self.config.logp_dtype
+            trajectories = [replace(t, behaviour_logps=t.behaviour_logps.astype(dtype)) for t in trajectories]
         return sum(self.buffer.admit(trajectory) is not None for trajectory in trajectories)
 
     # What it was ------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from .checks import check_host_version
 
 check_host_version()
 
+from .checkpoint import last_checkpoint  # noqa: E402
 from .config import ExGRPOConfig  # noqa: E402
 from .trainer import ExGRPOTrainer  # noqa: E402
 
-__all__ = ["ExGRPOConfig", "ExGRPOTrainer"]
+__all__ = ["ExGRPOConfig", "ExGRPOTrainer", "last_checkpoint"]

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -163,10 +164,18 @@ def report_start(trainer: Any) -> None:
             questions.num_duplicates,
             len(questions.question_of_row),
         )
-    if args.save_strategy != "no":
+    if args.save_strategy != "no" and not args.keeps_log:
         logger.warning(
-            "Checkpoints do not hold the experience yet: a run with replay cannot be resumed from them. Set "
-            "save_strategy='no' where that is all they are for."
+            "experience_log='none': the checkpoints of this run hold no experience and cannot be resumed from."
+        )
+    if (
+        args.push_to_hub
+        and args.keeps_log
+        and args.experience_path.resolve().is_relative_to(Path(args.output_dir).resolve())
+    ):
+        logger.warning(
+            "%s lies in output_dir, which push_to_hub uploads. Set experience_log to a path elsewhere to keep it here.",
+            args.experience_path,
         )
     if len(trainer.reward_funcs) > 1 and args.correctness_function is None:
         logger.warning(

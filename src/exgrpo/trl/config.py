@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from trl import GRPOConfig
@@ -76,6 +77,7 @@ class ExGRPOConfig(GRPOConfig):
     capacity_per_question: int | None = _core("capacity_per_question")
     eviction: str | None = _core("eviction")
     store_truncated: bool | None = _core("store_truncated")
+    logp_dtype: str | None = _core("logp_dtype")
     correction: str | None = _core("correction")
     shaping_beta: float | None = _core("shaping_beta")
     truncation: float | None = _core("truncation")
@@ -96,6 +98,22 @@ class ExGRPOConfig(GRPOConfig):
         metadata={
             "help": "Stop after the step in which this many completion tokens were generated, over all processes; "
             "prompts and replayed completions do not count."
+        },
+    )
+
+    experience_log: str = field(
+        default="experience.db",
+        metadata={
+            "help": "File that experience is kept in, relative to `output_dir`: what resuming needs, and what `exgrpo "
+            "experience` looks at. 'none' keeps it in memory only; such a run cannot be resumed."
+        },
+    )
+    experience_from: str | None = field(
+        default=None,
+        metadata={
+            "help": "Start from the experience of another run: its `output_dir`, its log, or a folder made by `exgrpo "
+            "experience export`. Questions are matched by content; what does not fit is reported and left out. Without "
+            "effect when resuming."
         },
     )
 
@@ -125,8 +143,24 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
         if self.loss_type not in LOSS_TYPES:
             raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
+        if self.experience_from is not None and (not replay.active or not self.keeps_log):
+            why = "nothing is replayed" if not replay.active else "experience_log='none'"
+            raise ConfigurationError(
+                f"experience_from={self.experience_from!r} has no effect where {why}. Remove it, or "
+                + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
+            )
         if replay.active:
             self._refuse_what_replay_cannot()
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether experience is kept in a file."""
+        return self.experience_log.lower() != "none"
+
+    @property
+    def experience_path(self) -> Path:
+        """The file that experience is kept in."""
+        return Path(self.output_dir or ".") / self.experience_log
 
     @property
     def replay(self) -> ReplayConfig:

@@ -4,6 +4,7 @@ The trainer keeps this beside the host's batch: which local rows hold a stored t
 the loss forwards reveal of each row (log-probs and entropies), so that no forward is needed for it.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, Group, IntArray, Trajectory
-from ..objective.loss import RatioStats
+from ..objective.loss import RatioStats, effective_sample_size
 from ..replay.plan import Choice, StepPlan
 
 NO_LOGP = float("nan")
@@ -28,12 +29,15 @@ class Generation:
         num_generations: K.
         inputs: dataset rows of this process.
         offset: global row of the first of them.
+        size: how many rows this process holds.
+        admitted: whether its successes were stored.
     """
 
     plan: StepPlan
     num_generations: int
     inputs: list[dict[str, Any]]
     offset: int
+    size: int
     stored: dict[int, tuple[Choice, str]] = field(default_factory=dict)
     rewards: Tensor | None = None
     outcomes: IntArray | None = None
@@ -42,16 +46,13 @@ class Generation:
     logps: dict[int, np.ndarray] = field(default_factory=dict)
     entropies: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     ratios: dict[int, tuple[float, float, float, int]] = field(default_factory=dict)
+    admitted: bool = False
 
     def __post_init__(self) -> None:
         k = self.num_generations
         for group, choice in enumerate(self.plan.replays):
             if choice is not None:
                 self.stored[group * k + k - 1] = (choice, "replay")
-
-    @property
-    def size(self) -> int:
-        return len(self.inputs)
 
     def local(self) -> dict[int, Choice]:
         """Stored trajectories among the rows of this process, by local row."""
@@ -126,10 +127,22 @@ class Generation:
             "ids": ids, "finish": self.wanted, "logps": self.logps, "entropies": self.entropies, "ratios": self.ratios,
         }  # fmt: skip
 
+    def lessons(self, harvest: dict[str, dict[int, Any]]) -> list[tuple[int, int, float, float]]:
+        """Of each replayed trajectory its question and serial, mean log-ratio, and effective sample size."""
+        found = []
+        for row, (log_ratio, log_sum, log_squares, tokens) in sorted(harvest["ratios"].items()):
+            if tokens:
+                ess = effective_sample_size(
+                    *(torch.tensor([v], dtype=torch.float64) for v in (log_sum, log_squares, tokens))
+                )
+                found.append((self.question_of(row), self.stored[row][0].serial, log_ratio, ess))
+        return found
+
     def trajectories(self, harvest: dict[str, dict[int, Any]]) -> list[Trajectory]:
         """The successes of all processes, in the order of their global rows."""
         assert self.rewards is not None
         rewards = self.rewards.float().cpu().numpy()
+        unmeasured = (math.nan, 0, self.plan.step)
         return [
             Trajectory(
                 question=self.question_of(row),
@@ -138,8 +151,8 @@ class Generation:
                 rewards=rewards[row],
                 step=self.plan.step,
                 finish_reason=harvest["finish"][row],
-                entropy=harvest["entropies"][row][0],
-                entropy_step=harvest["entropies"][row][2],
+                entropy=harvest["entropies"].get(row, unmeasured)[0],
+                entropy_step=harvest["entropies"].get(row, unmeasured)[2],
             )
             for row in sorted(harvest["ids"])
         ]

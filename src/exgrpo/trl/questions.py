@@ -13,6 +13,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..errors import DatasetError
+from ..experience.log import QuestionFacts
 from ..experience.trajectory import IntArray
 
 CHUNK = 1000
@@ -84,6 +85,19 @@ class QuestionTable:
     def row(self, question: int) -> dict[str, Any]:
         return self.rows([question])[0]
 
+    def facts(self, question: int) -> QuestionFacts:
+        """What the experience log says of a question."""
+        row = self._plain[int(self.row_of_question[question])]
+        others = {name: value for name, value in row.items() if name not in NOT_SEEN_BY_REWARDS}
+        prompt = row["prompt"]
+        return QuestionFacts(
+            key=self.keys[question],
+            dataset_row=int(self.row_of_question[question]),
+            prompt=prompt if isinstance(prompt, str) else _as_json(prompt),
+            columns=_as_json(others),
+            problem_type=str(row["problem_type"]) if row.get("problem_type") is not None else None,
+        )
+
     def _prompt_ids(self, question: int) -> tuple[int, ...]:
         """Token ids of a question's prompt."""
         return tuple(self._tokenize([self.row(question)["prompt"]])[0])
@@ -112,7 +126,7 @@ def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:
     digest = hashlib.blake2b(np.asarray(prompt_ids, np.int32).tobytes(), digest_size=16)
     for name in sorted(columns):
         try:
-            text = json.dumps([name, columns[name]], sort_keys=True, default=_content, ensure_ascii=False)
+            text = _as_json([name, columns[name]])
         except TypeError as error:
             raise DatasetError(
                 f"column {name!r} of train_dataset holds {error}: a question is known by its content, and this cannot be "
@@ -120,6 +134,10 @@ def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:
             ) from error
         digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=_content, ensure_ascii=False)
 
 
 def _content(value: Any) -> Any:

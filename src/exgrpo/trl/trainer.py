@@ -8,12 +8,15 @@ Every override calls `super()`; no body of the host is copied. In the order of a
       _calculate_rewards                stored trajectories keep their recorded rewards
     _compute_loss                     the host's loss on fresh rows, plus the replayed term; harvest log-probs
       _get_per_token_logps_and_entropies  keep what the host's one forward computed
+
+Beside that, `train`, `_save_checkpoint` and `_save_rng_state` tie the experience to checkpoints.
 """
 
 import functools
 import logging
 import math
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,25 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
 from ..experience.trajectory import RIGHT, FloatArray, Trajectory
 from ..objective import group_advantages, replay_loss, weight_positive
-from ..replay import FreshStream, ReplayPlanner
+from ..replay import ReplayPlanner
 from . import checks
+from .checkpoint import (
+    CheckpointFacts,
+    can_be_saved,
+    checkpoint_to_resume,
+    load_block,
+    mark_incomplete,
+    save_block,
+)  # fmt: skip
 from .config import ExGRPOConfig
+from .experience import ExperienceKeeper
 from .generation import NO_LOGP, Generation, merge, outcomes_of
 from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics
 from .questions import QuestionTable
@@ -61,6 +74,7 @@ class ExGRPOTrainer(GRPOTrainer):
     Attributes:
         planner ([`~exgrpo.replay.ReplayPlanner`] or `None`): the experience and its plans; `None` without replay.
         questions: which row is which question; `None` without replay.
+        experience: keeps it in the log; its `listeners` see every event. `None` without replay.
         generated_tokens (`int`): completion tokens generated in training so far, over all processes and all calls of
             `train()`; `max_generated_tokens` is held against it.
         idle_reason (`str` or `None`): why the last generation replayed nothing.
@@ -97,12 +111,14 @@ class ExGRPOTrainer(GRPOTrainer):
             checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
+        self.experience: ExperienceKeeper | None = None
         self.generated_tokens = 0
         self._tokens_of_this_process = 0
         self._steps_of_earlier_calls = 0
         self.idle_reason: str | None = None
         self._generation: Generation | None = None
         self._forward: tuple[Tensor, Tensor] | None = None
+        self._resuming: tuple[str, CheckpointFacts | None] | None = None
         super().__init__(**given)
         self._objective = config.objective
         self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
@@ -110,6 +126,7 @@ class ExGRPOTrainer(GRPOTrainer):
             self.epsilon_low = self.epsilon_high = math.inf
         if config.max_generated_tokens is not None:
             self.add_callback(_StopAtGeneratedTokens(self))
+        self.add_callback(_BeginExperience(self))
         if config.replay.active:
             self._start_replay(config)
 
@@ -136,21 +153,100 @@ class ExGRPOTrainer(GRPOTrainer):
             progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
         )
         checks.check_same_questions(gather_object([self.questions.digest()]))
-        stream = FreshStream(self.questions.permutations(config.seed, self.shuffle_dataset), len(self.questions))
-        self.planner = ReplayPlanner(config.replay, stream, self.num_generations, config.seed)
+        self.experience = ExperienceKeeper(self)
+        self.planner = self.experience.new_planner()
         self._has_learned_positions = has_learned_positions(self.model)
         if main:
             checks.report_start(self)
 
+    # Runs and their checkpoints ---------------------------------------------------------------------------------
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        if resume_from_checkpoint and self.planner is not None:
-            raise ConfigurationError(
-                "resume_from_checkpoint with replay is not supported yet: the experience of the earlier run is not in its "
-                "checkpoints. Start from the checkpoint's weights (model=checkpoint directory), which begins with empty "
-                "experience, or set preset='on-policy'."
-            )
+        """
+        Main training entry point; as the host's, with experience.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint, or `True` for the last one in `args.output_dir` that was written to its end. The run
+                continues bit-equal to one that was never interrupted, its experience included. What the log holds
+                beyond the checkpoint stays there, on a branch of its own.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.
+            ExperienceLogError: the log cannot be opened or trusted, or another process writes it.
+        """
+        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         self._steps_of_earlier_calls = self._optimizer_step
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        self._resuming = None if checkpoint is None else (checkpoint, CheckpointFacts.read(Path(checkpoint)))
+        done = False
+        try:
+            output = super().train(checkpoint, *args, **kwargs)
+            done = True
+            return output
+        finally:
+            self._resuming = None
+            if self.experience is not None and self.planner is not None:
+                self.experience.pause(self.planner, done)
+
+    def _begin(self) -> None:
+        """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
+        checkpoint, facts = self._resuming or (None, None)
+        if facts is not None:
+            self.generated_tokens = facts.generated_tokens
+            self._steps_of_earlier_calls = facts.steps_of_earlier_calls
+            self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
+            self._tr_loss += facts.loss_not_logged
+            self._globalstep_last_logged = facts.last_logged_step
+        generation = None
+        if self.experience is not None and self.planner is not None:
+            self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
+        if checkpoint is not None:
+            self._fast_forward_sampler(math.floor(self.state.epoch or 0))
+            self._step, self._buffered_inputs, self._generation = 0, None, None
+        if checkpoint is not None and facts is not None and facts.world_size == self.accelerator.num_processes:
+            self._step = facts.micro_step
+            if facts.in_block:
+                saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+                self._buffered_inputs, self._generation = saved.block, generation
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
+        return self._train_sampler
+
+    def _fast_forward_sampler(self, epochs: int) -> None:
+        """The host draws the order of epoch e as the (e+1)-th from one generator, and would begin with the first again."""
+        sampler: Any = getattr(self, "_train_sampler", None)
+        if getattr(sampler, "shuffle", False):
+            for _ in range(epochs):
+                torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        folder = Path(self._get_output_dir(trial=kwargs.get("trial", args[1] if len(args) > 1 else None)))
+        if self.args.should_save:
+            mark_incomplete(folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Runs on every process before the checkpoint is complete; skipped by `save_only_model`, as it should be."""
+        super()._save_rng_state(output_dir)
+        block: Any = self._buffered_inputs
+        in_block = block is not None and self._step % (self.args.steps_per_generation * self.num_iterations) != 0
+        if in_block and not can_be_saved(block):
+            logger.warning("The batch of this generation holds more than tensors: resuming will generate it anew.")
+            in_block = False
+        if in_block:
+            save_block(Path(output_dir), self.accelerator.process_index, block, self._generation)
+        position = None
+        if self.experience is not None and self.planner is not None:
+            position = self.experience.checkpoint(self.planner)
+        if self.args.should_save:
+            metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}
+            CheckpointFacts(
+                self._step, self.accelerator.num_processes, self.generated_tokens, self._steps_of_earlier_calls, position,
+                in_block, metrics, float(self._tr_loss), self._globalstep_last_logged,
+            ).write(Path(output_dir))  # fmt: skip
+        self.accelerator.wait_for_everyone()
 
     # Generation -------------------------------------------------------------------------------------------------
 
@@ -181,7 +277,7 @@ class ExGRPOTrainer(GRPOTrainer):
         offset = accelerator.process_index * size
         rows = self.questions.rows([int(plan.questions[row // k]) for row in range(offset, offset + size)])
         columns = list(inputs[0])
-        return Generation(plan, k, [{name: row[name] for name in columns} for row in rows], offset)
+        return Generation(plan, k, [{name: row[name] for name in columns} for row in rows], offset, size)
 
     def _report_idle(self, reason: str | None) -> None:
         """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
@@ -302,6 +398,8 @@ class ExGRPOTrainer(GRPOTrainer):
         if "old_per_token_logps" in output:
             generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
         self._log(batch_metrics(generation))
+        if self.experience is not None:
+            self.experience.commit(self.planner)
         return output
 
     # Loss -------------------------------------------------------------------------------------------------------
@@ -363,10 +461,14 @@ class ExGRPOTrainer(GRPOTrainer):
             ):
                 entropy, _, step = harvest["entropies"][row]
                 buffer.measured([slot], np.array([entropy]), step)
+        self.planner.learned(generation.plan, generation.lessons(harvest))
         trajectories: list[Trajectory] = generation.trajectories(harvest)
         self._log(loss_metrics(harvest, set(generation.stored)))
         self._log({"replay/admitted": float(self.planner.admit(trajectories))})
         self._log(pool_metrics(self.planner), latest=True)
+        generation.admitted = True
+        if self.experience is not None:
+            self.experience.commit(self.planner)
 
     # Small things -----------------------------------------------------------------------------------------------
 
@@ -415,6 +517,16 @@ class ExGRPOTrainer(GRPOTrainer):
         for _ in range(min(len(values), len(logged))):
             logged.pop()
         logged.extend(values)
+
+
+class _BeginExperience(TrainerCallback):
+    """The moment between the host's loading of a checkpoint and its first batch."""
+
+    def __init__(self, trainer: ExGRPOTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer._begin()
 
 
 class _StopAtGeneratedTokens(TrainerCallback):

@@ -160,6 +160,10 @@ class WriterLock:
         except (OSError, ValueError, KeyError):
             return "another process"
 
+    @property
+    def held(self) -> bool:
+        return self._lock.is_locked
+
     def release(self) -> None:
         if self._lock.is_locked:
             with contextlib.suppress(OSError):

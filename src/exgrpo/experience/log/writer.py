@@ -3,11 +3,13 @@
 Events gather in memory and reach the file in one transaction a commit; what is not committed yet can be read all the same.
 """
 
+import contextlib
 import io
 import json
 import math
 import os
 import socket
+import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +59,7 @@ class LogWriter:
         self._tokens: list[tuple[int, bytes, bytes, int]] = []
         self._uncommitted: dict[int, Trajectory] = {}
         self._indices = np.empty(0, np.int32)
+        self._last_state: PlannerState | None = None
         self._generation = self._step = 0
         self._lock_and_read()
 
@@ -80,10 +83,17 @@ class LogWriter:
             self._lock.release()
             raise
 
+    def pause(self) -> None:
+        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer."""
+        if self._lock.held:
+            with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._lock.release()
+
     def close(self) -> None:
         """Free the log for other writers; reading through this one ends too."""
+        self.pause()
         self.reader.close()
-        self._lock.release()
 
     def _match_questions(self) -> NDArray[np.int32]:
         """Of each question of this run its number in the log, or NONE."""
@@ -256,7 +266,8 @@ class LogWriter:
     def commit(
         self, state: PlannerState, checkpoint: bool = False, snapshot: Mapping[str, NDArray[Any]] | None = None
     ) -> Position:
-        """Write all events since the last commit, and the state that they led to, in one transaction.
+        """Write all events since the last commit, and the state that they led to, in one transaction; nothing where
+        nothing happened.
 
         Args:
             state: of the planner now.
@@ -266,7 +277,11 @@ class LogWriter:
         Raises:
             ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again.
         """
+        if not self._lock.held:
+            raise ExperienceLogError(f"{self.path}: this writer was paused; open another one to go on.")
         deferred = json.dumps([self.number_of(question) for question in state.deferred])
+        if state == self._last_state and not (self._rows or checkpoint):
+            return self.position
         seq = self._next_seq
         row = (
             seq, self._lineage[-1].branch, state.generation, state.step, int(state.gate_open), state.pass_at_1,
@@ -281,7 +296,7 @@ class LogWriter:
                 self._add_snapshot(seq, snapshot)
         self._next_seq = seq + 1
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
-        self._rows, self._tokens, self._uncommitted = {}, [], {}
+        self._rows, self._tokens, self._uncommitted, self._last_state = {}, [], {}, state
         return self.position
 
     def _add_snapshot(self, seq: int, snapshot: Mapping[str, NDArray[Any]]) -> None:

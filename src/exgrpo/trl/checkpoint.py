@@ -1,0 +1,291 @@
+"""What a checkpoint holds beside the host's files, and which checkpoints a run can continue from.
+
+`exgrpo.json` says where in the experience log the checkpoint stands, and counts what the host forgets. In the middle of a
+generation block, `exgrpo-rank-N.safetensors` of each process holds the batch that is being learned from.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..errors import CheckpointError
+from ..replay.plan import StepPlan
+from .generation import Generation
+
+logger = logging.getLogger(__name__)
+
+NAME = "exgrpo.json"
+FORMAT = 1
+HOST_STATE = "trainer_state.json"
+
+Block = list[dict[str, Tensor | None]]
+
+
+@dataclass
+class CheckpointFacts:
+    """Contents of `exgrpo.json`.
+
+    Args:
+        micro_step: the host's count of micro-batches, from which it knows when to generate.
+        world_size: processes.
+        generated_tokens: completion tokens so far.
+        steps_of_earlier_calls: optimizer steps before this call of `train()`.
+        log: position in the experience log (`log`, `branch`, `seq`); None where nothing is kept.
+        in_block: whether there are files of a generation block.
+        metrics, loss_not_logged, last_logged_step: what waits for the host's next log.
+        format: of this file.
+    """
+
+    micro_step: int
+    world_size: int
+    generated_tokens: int
+    steps_of_earlier_calls: int
+    log: dict[str, Any] | None
+    in_block: bool
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    loss_not_logged: float = 0.0
+    last_logged_step: int = 0
+    format: int = FORMAT
+
+    def write(self, folder: Path) -> None:
+        """Whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f".{NAME}"
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, folder / NAME)
+
+    @classmethod
+    def read(cls, folder: Path) -> "CheckpointFacts | None":
+        """None in a checkpoint that was saved without them.
+
+        Raises:
+            CheckpointError: they cannot be read, or are of a later version.
+        """
+        path = folder / NAME
+        if not path.is_file():
+            return None
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            version = values["format"]
+            if version > FORMAT:
+                raise CheckpointError(
+                    f"{path} has format {version}, this exgrpo reads formats up to {FORMAT}. Install a later exgrpo."
+                )
+            return cls(**values)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read ({error!r}). Resume from another checkpoint (resume_from_checkpoint=PATH)."
+            ) from error
+
+
+# Which checkpoint -------------------------------------------------------------------------------------------------------
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a checkpoint was written to its end: the host's state comes last, and names the step."""
+    try:
+        state = json.loads((folder / HOST_STATE).read_text(encoding="utf-8"))
+        return bool(folder.name == f"{PREFIX_CHECKPOINT_DIR}-{state['global_step']}")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _checkpoints(output_dir: Path) -> list[Path]:
+    """All checkpoint folders, the latest step first."""
+    numbered = []
+    for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        number = folder.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+        if number.isdigit() and folder.is_dir():
+            numbered.append((int(number), folder))
+    return [folder for _, folder in sorted(numbered, reverse=True)]
+
+
+def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+    """The checkpoint of the latest step that was written to its end, or None: what a restarted job resumes from.
+
+    ```python
+    trainer.train(resume_from_checkpoint=last_checkpoint(args.output_dir))
+    ```
+    """
+    return next((str(folder) for folder in _checkpoints(Path(output_dir)) if is_complete(folder)), None)
+
+
+def incomplete_checkpoints(output_dir: str | os.PathLike[str]) -> list[str]:
+    """Checkpoints later than the last complete one: a run was stopped while it wrote them."""
+    found: list[str] = []
+    for folder in _checkpoints(Path(output_dir)):
+        if is_complete(folder):
+            break
+        found.append(str(folder))
+    return found
+
+
+def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike[str]) -> str | None:
+    """The checkpoint that `resume_from_checkpoint` means; None: start from the beginning.
+
+    Args:
+        asked: a path; True: the last complete one, which must exist; None or False: none.
+        output_dir: of the run.
+
+    Raises:
+        CheckpointError: there is none, or it was not written to its end.
+    """
+    if asked is None or asked is False:
+        return None
+    if asked is True:
+        found = last_checkpoint(output_dir)
+        if skipped := incomplete_checkpoints(output_dir):
+            logger.warning("%s was not written to its end and is left out.", ", ".join(skipped))
+        if found is None:
+            raise CheckpointError(
+                f"resume_from_checkpoint=True, but {output_dir} holds no complete checkpoint. Start without it; or pass "
+                "exgrpo.trl.last_checkpoint(output_dir), which is None where there is none."
+            )
+        return found
+    if not is_complete(Path(asked)):
+        what = "was not written to its end" if Path(asked).is_dir() else "does not exist"
+        last = last_checkpoint(output_dir)
+        instead = f"The last complete one is {last}." if last else f"{output_dir} holds no complete one."
+        raise CheckpointError(f"the checkpoint {asked} {what}. {instead}")
+    return str(asked)
+
+
+def mark_incomplete(folder: Path) -> None:
+    """Before a checkpoint of the same step is written over: a mixture of both must not look complete."""
+    for name in (HOST_STATE, NAME):
+        (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("exgrpo-rank-*.safetensors"):
+        path.unlink()
+
+
+# The block --------------------------------------------------------------------------------------------------------------
+
+
+def _block_path(folder: Path, rank: int) -> Path:
+    return folder / f"exgrpo-rank-{rank}.safetensors"
+
+
+def can_be_saved(block: Block) -> bool:
+    """Whether a generation batch consists of tensors alone."""
+    return all(value is None or isinstance(value, Tensor) for batch in block for value in batch.values())
+
+
+def save_block(folder: Path, rank: int, block: Block, generation: Generation | None) -> None:
+    """Write the generation batch of a process, and what is known of it so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    for place, batch in enumerate(block):
+        for name, value in batch.items():
+            if value is not None:
+                tensors[f"block/{place}/{name}"] = value.detach().cpu().clone().contiguous()
+    about: dict[str, Any] = {"names": list(block[0]), "batches": len(block)}
+    if generation is not None:
+        about["generation"], arrays = _packed(generation)
+        tensors |= {f"generation/{name}": value for name, value in arrays.items()}
+    save_file(tensors, _block_path(folder, rank), metadata={"exgrpo": json.dumps(about)})
+
+
+@dataclass
+class SavedBlock:
+    """A generation batch as it was saved; `generation` still without its stored trajectories."""
+
+    block: Block
+    about: dict[str, Any] | None
+    arrays: dict[str, Tensor]
+
+
+def load_block(folder: Path, rank: int, device: torch.device | str = "cpu") -> SavedBlock:
+    """Read the generation batch of a process.
+
+    Raises:
+        CheckpointError: the file is not there, or is damaged.
+    """
+    path = _block_path(folder, rank)
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["exgrpo"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): it holds the batch that was being learned from. Resume from another checkpoint "
+            "(resume_from_checkpoint=PATH)."
+        ) from error
+    block: Block = []
+    for place in range(about["batches"]):
+        batch = {name: tensors.get(f"block/{place}/{name}") for name in about["names"]}
+        block.append({name: None if value is None else value.to(device) for name, value in batch.items()})
+    arrays = {
+        name.removeprefix("generation/"): value for name, value in tensors.items() if name.startswith("generation/")
+    }
+    return SavedBlock(block, about.get("generation"), arrays)
+
+
+def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    plan = generation.plan
+    about = {
+        "generation": plan.generation,
+        "step": plan.step,
+        "refilled": plan.refilled,
+        "idle": plan.idle,
+        "replays": [None if choice is None else choice.serial for choice in plan.replays],
+        "num_generations": generation.num_generations,
+        "offset": generation.offset,
+        "size": generation.size,
+        "stored": [[row, choice.serial, kind] for row, (choice, kind) in generation.stored.items()],
+        "wanted": list(generation.wanted.items()),
+        "logps": list(generation.logps),
+        "entropies": [[row, *value] for row, value in generation.entropies.items()],
+        "ratios": [[row, *value] for row, value in generation.ratios.items()],
+        "admitted": generation.admitted,
+    }
+    arrays = {"questions": torch.as_tensor(np.asarray(plan.questions, np.int64).copy())}
+    for name in ("rewards", "outcomes"):
+        value = getattr(generation, name)
+        if value is not None:
+            arrays[name] = torch.as_tensor(value).detach().cpu().clone()
+    for row, logps in generation.logps.items():
+        arrays[f"logps/{row}"] = torch.as_tensor(logps.copy())
+    for row, ids in enumerate(generation.completion_ids):
+        arrays[f"ids/{row}"] = torch.tensor(ids, dtype=torch.int64)
+    return about, arrays
+
+
+def serials_of(saved: SavedBlock) -> list[int]:
+    """Stored trajectories that a saved generation holds."""
+    assert saved.about is not None
+    return sorted({*(s for s in saved.about["replays"] if s is not None), *(s for _, s, _ in saved.about["stored"])})
+
+
+def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> Generation:
+    """A saved generation; `choices` holds its stored trajectories by serial."""
+    about, arrays = saved.about, saved.arrays
+    assert about is not None
+    replays = tuple(None if serial is None else choices[serial] for serial in about["replays"])
+    plan = StepPlan(
+        about["generation"], about["step"], arrays["questions"].numpy(), replays, about["refilled"], about["idle"]
+    )
+    generation = Generation(plan, about["num_generations"], [], about["offset"], about["size"])
+    generation.stored = {row: (choices[serial], kind) for row, serial, kind in about["stored"]}
+    generation.rewards = arrays["rewards"].to(device) if "rewards" in arrays else None
+    generation.outcomes = arrays["outcomes"].numpy() if "outcomes" in arrays else None
+    generation.completion_ids = [arrays[f"ids/{row}"].tolist() for row in range(about["size"])]
+    generation.wanted = {int(row): finish for row, finish in about["wanted"]}
+    generation.logps = {row: arrays[f"logps/{row}"].numpy() for row in about["logps"]}
+    generation.entropies = {row: (mean, tokens, step) for row, mean, tokens, step in about["entropies"]}
+    generation.ratios = {row: (mean, total, squares, n) for row, mean, total, squares, n in about["ratios"]}
+    generation.admitted = about["admitted"]
+    return generation

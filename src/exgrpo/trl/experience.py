@@ -1,0 +1,311 @@
+"""A trainer's experience across processes and restarts: opened, rebuilt, written down, tied to checkpoints.
+
+The main process writes the log and reads token arrays from it; all processes hold the same index. What only one can do is
+done there, and its outcome, or its error, reaches all (`on_main`).
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, ConfigurationError, ExperienceLogError
+from ..experience.events import Event, Listener
+from ..experience.log import (
+    FILE_NAME,
+    LogReader,
+    LogWriter,
+    Origin,
+    PlannerState,
+    Position,
+    Source,
+    inherit,
+    rebuild,
+    source_of,
+)  # fmt: skip
+from ..experience.store import MemoryStore, TrajectoryStore
+from ..replay import Choice, FreshStream, ReplayPlanner
+from . import origin as origins
+from .checkpoint import CheckpointFacts, SavedBlock, load_block, serials_of, unpacked
+from .generation import Generation, merge
+from .processes import SharedStore, on_main
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Opened:
+    """What the main process found, for the others: the index, the planner's state, the tokens of a block under way."""
+
+    index: dict[str, Any] | None
+    state: PlannerState
+    choices: dict[int, Choice]
+
+
+class ExperienceKeeper:
+    """Keeps the experience of a trainer with replay.
+
+    Args:
+        trainer: an `ExGRPOTrainer` with a table of questions.
+
+    Attributes:
+        listeners: see every event, on every process; the log is one of them, on the main process.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.config = trainer.args
+        self.accelerator = trainer.accelerator
+        self.listeners: list[Listener] = []
+        self.log: LogWriter | None = None  # of the main process
+        self.position: Position | None = None  # of the last commit
+        self._started = False
+        self._all_is_written = False
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+    def new_planner(self) -> ReplayPlanner:
+        """A planner that remembers nothing yet."""
+        trainer, config = self.trainer, self.config
+        table = trainer.questions
+        stream = FreshStream(table.permutations(config.seed, trainer.shuffle_dataset), len(table))
+        return ReplayPlanner(config.replay, stream, trainer.num_generations, config.seed, self._store(), self.tell)
+
+    def _store(self) -> TrajectoryStore:
+        inner: TrajectoryStore | None = None
+        if self.accelerator.is_main_process:
+            inner = self.log if self.log is not None else MemoryStore()
+        if inner is not None and self.accelerator.num_processes == 1:
+            return inner
+        return SharedStore(self.accelerator, inner)
+
+    # Opening ----------------------------------------------------------------------------------------------------
+
+    def start(
+        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None
+    ) -> tuple[ReplayPlanner, Generation | None]:
+        """Open the log, and begin or continue: on all processes at once.
+
+        Args:
+            planner: of an earlier call of `train()`, which goes on; or one that remembers nothing.
+            checkpoint: that the run continues from.
+            facts: what it says.
+
+        Returns:
+            The planner to use, and the generation that is being learned from, if the checkpoint lies within one.
+
+        Raises:
+            ConfigurationError, CheckpointError, ExperienceLogError: on every process.
+        """
+        again, self._started = self._started and checkpoint is None, True
+        if not self.config.keeps_log:
+            if checkpoint is not None:
+                raise ConfigurationError(
+                    "resume_from_checkpoint needs the experience of the run, but experience_log='none'. Resume without that "
+                    "option if the run had a log; or start from the checkpoint's weights (model=CHECKPOINT) with empty "
+                    "experience, or set preset='on-policy'."
+                )
+            return planner, None
+        on_main(self.accelerator, self._open)
+        if again:
+            planner.buffer.store = self._store()
+            on_main(self.accelerator, lambda: self._go_on(planner))
+            return planner, None
+        planner = self.new_planner()
+        opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts))
+        if not self.accelerator.is_main_process:
+            if opened.index is not None:
+                planner.buffer.restore(opened.index)
+            planner.restore(opened.state)
+        generation = None
+        if checkpoint is not None and facts is not None and self.continues_block(facts):
+            saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+            generation = unpacked(saved, opened.choices, self.accelerator.device)
+        return planner, generation
+
+    def continues_block(self, facts: CheckpointFacts) -> bool:
+        """Whether the batch of a checkpoint can be learned from on: by as many processes as it was dealt to."""
+        return facts.in_block and facts.world_size == self.accelerator.num_processes
+
+    def _open(self) -> None:
+        if self.log is not None:  # of an earlier call of train()
+            self._close()
+        self.log = LogWriter(self.config.experience_path, self.trainer.questions, self.config.logp_dtype)
+        self.listeners.append(self.log)
+
+    def _close(self) -> None:
+        if self.log is not None:
+            self.listeners.remove(self.log)
+            self.log.close()
+            self.log = None
+
+    def _go_on(self, planner: ReplayPlanner) -> None:
+        """Another call of `train()`: the experience is in memory, the log continues where it was left."""
+        assert self.log is not None
+        if self.position is None or not self._all_is_written:
+            raise ExperienceLogError(
+                f"{self.log.path} lacks what happened since its last commit, which failed. Make a new trainer and resume from "
+                "the last checkpoint."
+            )
+        self.log.begin(origins.describe(self.trainer), self.position, self.trainer._optimizer_step)
+        self.commit(planner)
+
+    def _begin(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> Opened:
+        assert self.log is not None
+        origin = origins.describe(self.trainer)
+        if tokenizer := origins.tokenizer_json(self.trainer):
+            self.log.add_tokenizer(origin.tokenizer, tokenizer)
+        choices: dict[int, Choice] = {}
+        if checkpoint is not None:
+            choices = self._resume(planner, origin, checkpoint, facts)
+        else:
+            self._start_anew(planner, origin)
+        planner.buffer.shrink()
+        self.commit(planner)
+        shared = self.accelerator.num_processes > 1
+        return Opened(planner.buffer.snapshot() if shared else None, self._state(planner), choices)
+
+    def _start_anew(self, planner: ReplayPlanner, origin: Origin) -> None:
+        assert self.log is not None
+        position = self.log.reader.position()
+        if position is not None and position.seq and self.config.experience_from is None:
+            logger.warning(
+                "%s holds the experience of an earlier run. It stays there; this run starts with none, on a branch of its own. "
+                "To continue that run: train(resume_from_checkpoint=True); to start from what it holds: experience_from=%r.",
+                self.log.path,
+                str(self.log.path),
+            )
+        self.log.begin(origin, None, self.trainer._optimizer_step)
+        if (path := self.config.experience_from) is not None:
+            with open_source(path) as source:
+                self._inherit(planner, origin, source)
+
+    def _inherit(self, planner: ReplayPlanner, origin: Origin, source: Source) -> None:
+        assert self.log is not None
+        step = self.trainer._optimizer_step
+        report = inherit(source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer))
+        logger.warning("Experience from %s: %s.", source.name, report)
+
+    def _resume(
+        self, planner: ReplayPlanner, origin: Origin, checkpoint: str, facts: CheckpointFacts | None
+    ) -> dict[int, Choice]:
+        """Become what the checkpoint's run was. Returns the stored trajectories of a generation that is under way."""
+        assert self.log is not None
+        if facts is None or facts.log is None:
+            raise CheckpointError(
+                f"{checkpoint} does not say where its experience is: it was saved without replay, with "
+                "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
+                "experience_from=LOG if there is one; or resume with preset='on-policy'."
+            )
+        position = Position(**facts.log)
+        reader, step = self.log.reader, self.trainer._optimizer_step
+        before = reader.origins()[reader.branches[position.branch].origin]
+        changed = before.differences(origin)
+        if before.questions != origin.questions and "tokenizer" not in changed and "chat template" not in changed:
+            changed.append("dataset")
+        changed = [what for what in changed if what != "model"]
+        if changed:
+            logger.warning(
+                "Resuming from %s under another %s: not bit-equal. Experience is matched by content, and the passes over "
+                "the data start anew.",
+                checkpoint,
+                ", another ".join(changed),
+            )
+            state = reader.state(position)
+            self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
+            planner.restore(PlannerState(state.generation, step, state.gate_open, state.pass_at_1))
+            self._inherit(planner, origin, source_of(reader, position))
+            return {}
+        end = reader.end()
+        self.log.begin(origin, position, step)
+        planner.restore(rebuild(reader, planner.buffer, position, self.log.indices()))
+        logger.warning(
+            "Resumed from %s with %d trajectories of %d questions%s.",
+            checkpoint,
+            len(planner.buffer),
+            planner.buffer.num_replayable,
+            f"; {end - position.seq} later events of the log are left on a branch of their own" * (end > position.seq),
+        )
+        if not facts.in_block:
+            return {}
+        saved = [load_block(Path(checkpoint), rank) for rank in range(facts.world_size)]
+        serials = sorted({serial for block in saved for serial in serials_of(block)})
+        choices = dict(zip(serials, self._choices(serials), strict=True))
+        if not self.continues_block(facts):
+            self._admit_rest(planner, saved, choices, facts.world_size)
+        return choices
+
+    def _choices(self, serials: list[int]) -> list[Choice]:
+        assert self.log is not None
+        return [Choice(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)]
+
+    def _admit_rest(
+        self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice], world_size: int
+    ) -> None:
+        """A batch that was dealt to another number of processes is not learned from on, but its successes are stored."""
+        parts = [unpacked(block, choices) for block in saved]
+        stored = 0
+        if not parts[0].admitted:
+            stored = planner.admit(parts[0].trajectories(merge([part.harvest() for part in parts])))
+        logger.warning(
+            "The checkpoint lies within a generation that was dealt to %d processes; there are %d now. Its remaining updates "
+            "are left out, its %d new successes are stored.",
+            world_size,
+            self.accelerator.num_processes,
+            stored,
+        )
+
+    # While training ---------------------------------------------------------------------------------------------
+
+    def _state(self, planner: ReplayPlanner) -> PlannerState:
+        return planner.state(self.trainer._optimizer_step, self.trainer.generated_tokens)
+
+    def commit(self, planner: ReplayPlanner, checkpoint: bool = False) -> Position | None:
+        """Write down what happened; on the main process."""
+        if self.log is None:
+            return None
+        snapshot = planner.buffer.snapshot() if checkpoint else None
+        self._all_is_written = False
+        self.position = self.log.commit(self._state(planner), checkpoint, snapshot)
+        self._all_is_written = True
+        return self.position
+
+    def checkpoint(self, planner: ReplayPlanner) -> dict[str, Any] | None:
+        """Commit for a checkpoint; every process gets the position, or the error that makes the checkpoint fail."""
+        if not self.config.keeps_log:
+            return None
+        position = on_main(self.accelerator, lambda: self.commit(planner, checkpoint=True))
+        return None if position is None else asdict(position)
+
+    def pause(self, planner: ReplayPlanner, done: bool) -> None:
+        """Training is over for now: free the log for others; `done` if nothing went wrong."""
+        if self.log is None or self.position is None:  # not begun
+            self._close()
+            return
+        try:
+            self.commit(planner)
+        except ExperienceLogError:
+            if done:
+                raise
+            logger.exception("What happened since the last commit of %s could not be written.", self.log.path)
+        finally:
+            self.log.pause()
+
+
+@contextmanager
+def open_source(path: str) -> Iterator[Source]:
+    """A source by its path: an output directory, a log, or an exported folder."""
+    place = Path(path).expanduser()
+    if place.is_dir() and (place / FILE_NAME).is_file():
+        place = place / FILE_NAME
+    if place.is_dir():
+        from ..experience.log.portable import read_folder
+
+        yield read_folder(place)
+    else:
+        with LogReader(place) as reader:
+            yield source_of(reader)

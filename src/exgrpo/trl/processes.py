@@ -1,0 +1,62 @@
+"""What one process does for all: the file belongs to the main one, its answers and its errors to every one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from ..experience.store import TrajectoryStore
+from ..experience.trajectory import Trajectory
+
+T = TypeVar("T")
+
+
+def on_main(accelerator: Accelerator, function: Callable[[], T]) -> T:
+    """Call a function on the main process; every process gets its answer, or raises its error.
+
+    Without this, an error of one process leaves the others waiting for it.
+    """
+    if accelerator.num_processes == 1:
+        return function()
+    outcome: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = function()
+        except Exception as error:  # noqa: BLE001 - raised below, on every process
+            outcome[1] = error
+    broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    answer: T = outcome[0]
+    return answer
+
+
+class SharedStore:
+    """Token arrays that the main process holds; all processes ask for the same ones at the same time.
+
+    Args:
+        accelerator: of the trainer.
+        inner: the store, on the main process.
+    """
+
+    def __init__(self, accelerator: Accelerator, inner: TrajectoryStore | None):
+        self._accelerator = accelerator
+        self._inner = inner
+
+    def put(self, serial: int, trajectory: Trajectory) -> None:
+        if self._inner is not None:
+            self._inner.put(serial, trajectory)
+
+    def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
+        if not len(serials):
+            return []
+        return on_main(self._accelerator, lambda: self._held(serials))
+
+    def _held(self, serials: Sequence[int]) -> list[Trajectory]:
+        assert self._inner is not None
+        return self._inner.get_many(serials)
+
+    def drop(self, serial: int) -> None:
+        if self._inner is not None:
+            self._inner.drop(serial)

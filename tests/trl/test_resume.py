@@ -1,0 +1,218 @@
+"""A run that was interrupted and resumed is bit-equal to one that never was."""
+
+import json
+import shutil
+
+import harness as h
+import numpy as np
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
+from exgrpo.trl import last_checkpoint
+
+
+def lucky(prompts, completions, right, **kwargs):
+    """Right by luck, often enough: some questions are solved, some never."""
+    return [float(sum(map(ord, text)) % 4 == 0) if len(text) else 0.0 for text in completions]
+
+
+class Stop(TrainerCallback):
+    """An interruption: training ends after a step, the schedule being that of the whole run."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.step
+
+
+def make(folder, **options):
+    defaults = dict(
+        save_strategy="steps", save_steps=1, max_steps=8, start_pass_at_1=0.0, learning_rate=1e-2, num_train_epochs=1,
+        max_completion_length=5,
+    )  # fmt: skip
+    questions = options.pop("questions", 24)
+    args = h.config(folder, **{**defaults, **options})
+    return h.trainer(args, h.questions(questions), reward=lucky)
+
+
+def facts(trainer) -> dict:
+    """Everything that a run is, as bytes and numbers."""
+    found = {
+        "parameters": {n: p.detach().numpy().tobytes() for n, p in trainer.model.named_parameters()},
+        "optimizer": {
+            (i, name): value.numpy().tobytes()
+            for i, state in enumerate(trainer.optimizer.state.values())
+            for name, value in state.items()
+        },
+        "tokens": trainer.generated_tokens,
+        "rng": torch.random.get_rng_state().numpy().tobytes(),
+        "micro_step": trainer._step,
+        "input_tokens": trainer.state.num_input_tokens_seen,
+    }
+    if trainer.planner is not None:
+        found |= {
+            "buffer": trainer.planner.buffer.fingerprint(),
+            "planner": trainer.planner.state(trainer._optimizer_step, trainer.generated_tokens),
+        }
+    return found
+
+
+def told(trainer, after: int) -> list:
+    """What happened in generations planned after so many optimizer steps."""
+    rows = []
+    for event in trainer.events:
+        if isinstance(event, Admitted):
+            t = event.trajectory
+            if t.step > after:
+                rows.append(
+                    (event.serial, t.question, t.completion_ids.tobytes(), t.behaviour_logps.tobytes(), t.entropy)
+                )
+        elif isinstance(event, (Planned, Observed, Replayed, Retired)) and event.step > after:
+            rows.append(repr(event))
+    return rows
+
+
+def logged(trainer, after: int) -> list[dict]:
+    rows = [log for log in trainer.state.log_history if log["step"] > after and "loss" in log]
+    timed = ("step_time", "generation_time")
+    return [{k: v for k, v in row.items() if not any(t in k for t in timed)} for row in rows]
+
+
+CASES = {
+    "exgrpo": dict(),
+    "exact entropies": dict(entropy_refresh="exact", trajectory_choice="lowest_entropy"),
+    "rescue": dict(preset="rescue"),
+    "on-policy": dict(preset="on-policy"),
+    "positive-weight, groups scaled": dict(preset="positive-weight", scale_rewards="group"),
+    "gate closed until late": dict(start_step=5),
+    "float16": dict(logp_dtype="float16"),
+    "evictions": dict(capacity=6, capacity_per_question=2, eviction="highest_entropy"),
+    "a mid block: generations over four steps": dict(
+        per_device_train_batch_size=8, steps_per_generation=4, gradient_accumulation_steps=1, max_steps=9
+    ),
+    "a mid block: three passes over each generation": dict(num_iterations=3, max_steps=10),
+    "a mid block: rescue, both": dict(
+        preset="rescue", per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1,
+        num_iterations=2, max_steps=18,
+    ),
+    "a mid block: on-policy": dict(
+        preset="on-policy", per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1,
+        num_iterations=2, max_steps=10,
+    ),
+    "accumulation, two generations a step": dict(
+        per_device_train_batch_size=16, steps_per_generation=1, gradient_accumulation_steps=2
+    ),
+    "epochs": dict(questions=20, max_steps=9),
+    "epochs, on-policy": dict(questions=20, preset="on-policy", max_steps=9),
+    "epochs end within an accumulation": dict(
+        questions=20, per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=3, max_steps=8
+    ),
+    "no shuffle": dict(shuffle_dataset=False, questions=20, max_steps=7),
+    "dapo, logged every third step": dict(loss_type="dapo", logging_steps=3),
+    "K of 2": dict(num_generations=2, per_device_train_batch_size=16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_is_bit_equal(tmp_path, name):
+    """From the checkpoint of any step; the log and the folder also hold what came after it."""
+    options = CASES[name]
+    whole = make(tmp_path / "whole", **options)
+    whole.train()
+    steps = whole.state.global_step
+    for at in sorted({1, 2, 3, 5, steps - 1}):
+        folder = tmp_path / f"at-{at}"
+        shutil.copytree(tmp_path / "whole", folder)
+        second = make(folder, **options)
+        torch.manual_seed(at)  # whatever a new process's state is
+        second.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
+        assert second.state.global_step == steps
+        assert facts(second) == facts(whole), at
+        assert told(second, at) == told(whole, at)
+        assert logged(second, at) == logged(whole, at)
+    if whole.planner is not None:
+        assert whole.events.of(Replayed)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(num_iterations=3)])
+def test_a_run_that_was_stopped_goes_on(tmp_path, options):
+    whole = make(tmp_path / "whole", **options)
+    whole.train()
+    first = make(tmp_path / "run", **options)
+    first.add_callback(Stop(4))
+    first.train()
+    second = make(tmp_path / "run", **options)
+    second.train(resume_from_checkpoint=True)
+    assert facts(second) == facts(whole)
+
+
+def test_two_interruptions_and_a_checkpoint_before_the_last(tmp_path):
+    whole = make(tmp_path / "whole")
+    whole.train()
+    folder = tmp_path / "interrupted"
+    for stop, resume in ((5, None), (7, "checkpoint-3"), (8, "checkpoint-6"), (8, "checkpoint-2")):
+        trainer = make(folder)
+        trainer.add_callback(Stop(stop))
+        trainer.train(resume_from_checkpoint=str(folder / resume) if resume else None)
+        assert trainer.state.global_step == stop
+    assert facts(trainer) == facts(whole)
+
+
+def test_nothing_is_generated_before_the_resumed_step(tmp_path, monkeypatch):
+    """[FAULTS 27]: batches that are skipped are not generated for."""
+    folder, steps = tmp_path, []
+    first = make(folder, questions=64)
+    first.add_callback(Stop(6))
+    first.train()
+    second = make(folder, questions=64)
+    generate = type(second)._generate
+
+    def counting(self, prompts):
+        steps.append(self.state.global_step)
+        return generate(self, prompts)
+
+    monkeypatch.setattr(type(second), "_generate", counting)
+    second.train(resume_from_checkpoint=True)
+    assert steps == [6, 7]
+
+
+def test_evaluation_between_changes_nothing(tmp_path):
+    whole = make(tmp_path / "whole", max_steps=4)
+    whole.train()
+    first = make(tmp_path / "run", max_steps=4)
+    first.add_callback(Stop(2))
+    first.train()
+    second = make(tmp_path / "run", max_steps=4)
+    state = torch.random.get_rng_state()
+    second.evaluate(h.questions(8))
+    torch.random.set_rng_state(state)
+    second.train(resume_from_checkpoint=True)
+    assert facts(second) == facts(whole)
+
+
+def test_a_resumed_run_with_other_options_keeps_its_experience(tmp_path):
+    first = make(tmp_path, max_steps=4)
+    first.train()
+    stored = len(first.planner.buffer)
+    assert stored > 5
+    second = make(tmp_path, max_steps=5, capacity=5, num_generations=2, per_device_train_batch_size=16)
+    sizes = []
+    begin = second._begin
+    second._begin = lambda: (begin(), sizes.append(len(second.planner.buffer)))
+    second.train(resume_from_checkpoint=True)
+    assert sizes == [5]
+    newest = [event.serial for event in first.events.of(Admitted)][-1]
+    assert any(event.serial > newest for event in second.events.of(Admitted))
+
+
+def test_the_checkpoint_s_facts_are_readable_json(tmp_path):
+    trainer = make(tmp_path, max_steps=2)
+    trainer.train()
+    stated = json.loads((tmp_path / "checkpoint-2" / "exgrpo.json").read_text())
+    assert stated["generated_tokens"] > 0
+    assert stated["log"]["seq"] > 0
+    assert last_checkpoint(tmp_path).endswith("checkpoint-2")
+    assert np.isfinite([v for values in stated["metrics"].values() for v in values]).all()
