@@ -127,7 +127,7 @@ def run(tmp_path, *, tamper=None, model=None, tokenizer=None, dataset=None, **op
             trainer.behaviour[event.serial] = kept
             trainer.planner.buffer.store.put(event.serial, kept)
 
-    trainer.planner.listener = trainer.planner.buffer.listener = listener
+    trainer.experience.listeners[:] = [listener]
     reference = Reference().attach(trainer)
     trainer.train()
     return trainer, reference

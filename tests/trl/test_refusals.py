@@ -6,7 +6,7 @@ import harness as h
 import pytest
 from datasets import Dataset
 
-from exgrpo.errors import ConfigurationError, DatasetError, HostVersionError
+from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError, HostVersionError
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 from exgrpo.trl.checks import check_host_version
 from trl import GRPOConfig, GRPOTrainer
@@ -141,10 +141,17 @@ def test_processes_with_other_questions():
         check_same_questions(["a", "b"])
 
 
-def test_resuming_is_refused_rather_than_done_wrong(tmp_path):
+@pytest.mark.parametrize(
+    ("resume", "message"),
+    [
+        (True, "holds no complete checkpoint. Start without it"),
+        ("nowhere/checkpoint-3", "the checkpoint nowhere/checkpoint-3 does not exist"),
+    ],
+)
+def test_resuming_from_nothing(tmp_path, resume, message):
     trainer = h.trainer(h.config(tmp_path), h.questions(16))
-    with pytest.raises(ConfigurationError, match="resume_from_checkpoint with replay is not supported yet"):
-        trainer.train(resume_from_checkpoint=True)
+    with pytest.raises(CheckpointError, match=message):
+        trainer.train(resume_from_checkpoint=resume)
 
 
 @pytest.mark.parametrize("version", ["0.29.1", "1.15.0", "1.17.0", "2.0.0"])
@@ -169,6 +176,9 @@ def test_the_hosts_methods_are_what_we_extend():
         "_get_per_token_logps_and_entropies": ["self", "model", "input_ids", "attention_mask", "logits_to_keep"],
         "_tokenize_prompts": ["self", "prompts"],
         "train": ["self", "resume_from_checkpoint"],
+        "_save_checkpoint": ["self", "model", "trial"],
+        "_save_rng_state": ["self", "output_dir"],
+        "_get_train_sampler": ["self", "dataset"],
     }
     for name, arguments in expected.items():
         signature = inspect.signature(getattr(GRPOTrainer, name))
@@ -179,7 +189,9 @@ def test_the_hosts_methods_are_what_we_extend():
 
 def test_no_body_of_the_host_is_copied():
     """Every override of a method of the host calls it."""
-    for name, member in vars(ExGRPOTrainer).items():
+    ours = [cls for cls in ExGRPOTrainer.mro() if cls.__module__.startswith("exgrpo.")]
+    assert len(ours) == 2
+    for name, member in (item for cls in ours for item in vars(cls).items()):
         if inspect.isfunction(member) and hasattr(GRPOTrainer, name):
             assert "super()." in inspect.getsource(member), name
 

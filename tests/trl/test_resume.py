@@ -200,8 +200,8 @@ def test_a_resumed_run_with_other_options_keeps_its_experience(tmp_path):
     assert stored > 5
     second = make(tmp_path, max_steps=5, capacity=5, num_generations=2, per_device_train_batch_size=16)
     sizes = []
-    begin = second._begin
-    second._begin = lambda: (begin(), sizes.append(len(second.planner.buffer)))
+    begin = second._before_the_first_batch
+    second._before_the_first_batch = lambda: (begin(), sizes.append(len(second.planner.buffer)))
     second.train(resume_from_checkpoint=True)
     assert sizes == [5]
     newest = [event.serial for event in first.events.of(Admitted)][-1]

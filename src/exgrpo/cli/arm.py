@@ -166,6 +166,7 @@ def _arguments(
         gradient_checkpointing=False,
         dataloader_pin_memory=False,
         save_strategy="no",
+        experience_log="none",
         logging_steps=1,
         report_to=[],
         disable_tqdm=True,

@@ -115,7 +115,9 @@ class ExperienceKeeper:
             planner.buffer.store = self._store()
             on_main(self.accelerator, lambda: self._go_on(planner))
             return planner, None
-        planner = self.new_planner()
+        if checkpoint is not None:
+            planner = self.new_planner()
+        planner.buffer.store = self._store()
         opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts))
         if not self.accelerator.is_main_process:
             if opened.index is not None:

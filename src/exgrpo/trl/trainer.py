@@ -9,14 +9,13 @@ Every override calls `super()`; no body of the host is copied. In the order of a
     _compute_loss                     the host's loss on fresh rows, plus the replayed term; harvest log-probs
       _get_per_token_logps_and_entropies  keep what the host's one forward computed
 
-Beside that, `train`, `_save_checkpoint` and `_save_rng_state` tie the experience to checkpoints.
+Runs and their checkpoints are those of `ResumableGRPOTrainer`.
 """
 
 import functools
 import logging
 import math
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,34 +23,25 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
-from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
 from ..experience.trajectory import RIGHT, FloatArray, Trajectory
 from ..objective import group_advantages, replay_loss, weight_positive
 from ..replay import ReplayPlanner
 from . import checks
-from .checkpoint import (
-    CheckpointFacts,
-    can_be_saved,
-    checkpoint_to_resume,
-    load_block,
-    mark_incomplete,
-    save_block,
-)  # fmt: skip
+from .checkpoint import CheckpointFacts
 from .config import ExGRPOConfig
 from .experience import ExperienceKeeper
 from .generation import NO_LOGP, Generation, merge, outcomes_of
 from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics
 from .questions import QuestionTable
+from .resume import ResumableGRPOTrainer
 from .scoring import has_learned_positions, mean_entropies, without_left_padding
 
 logger = logging.getLogger(__name__)
 
 
-class ExGRPOTrainer(GRPOTrainer):
+class ExGRPOTrainer(ResumableGRPOTrainer):
     """
     GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)): successful completions are kept,
     organised by question and by how hard the question is now, and the most valuable are replayed in groups with fresh
@@ -112,13 +102,9 @@ class ExGRPOTrainer(GRPOTrainer):
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
         self.experience: ExperienceKeeper | None = None
-        self.generated_tokens = 0
         self._tokens_of_this_process = 0
-        self._steps_of_earlier_calls = 0
         self.idle_reason: str | None = None
-        self._generation: Generation | None = None
         self._forward: tuple[Tensor, Tensor] | None = None
-        self._resuming: tuple[str, CheckpointFacts | None] | None = None
         super().__init__(**given)
         self._objective = config.objective
         self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
@@ -126,7 +112,6 @@ class ExGRPOTrainer(GRPOTrainer):
             self.epsilon_low = self.epsilon_high = math.inf
         if config.max_generated_tokens is not None:
             self.add_callback(_StopAtGeneratedTokens(self))
-        self.add_callback(_BeginExperience(self))
         if config.replay.active:
             self._start_replay(config)
 
@@ -159,94 +144,30 @@ class ExGRPOTrainer(GRPOTrainer):
         if main:
             checks.report_start(self)
 
-    # Runs and their checkpoints ---------------------------------------------------------------------------------
+    # Experience and checkpoints ---------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """
-        Main training entry point; as the host's, with experience.
-
-        Args:
-            resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint, or `True` for the last one in `args.output_dir` that was written to its end. The run
-                continues bit-equal to one that was never interrupted, its experience included. What the log holds
-                beyond the checkpoint stays there, on a branch of its own.
-
-        Raises:
-            CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.
-            ExperienceLogError: the log cannot be opened or trusted, or another process writes it.
-        """
-        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
-        self._steps_of_earlier_calls = self._optimizer_step
-        self._resuming = None if checkpoint is None else (checkpoint, CheckpointFacts.read(Path(checkpoint)))
+    def train(self, *args: Any, **kwargs: Any) -> Any:
         done = False
         try:
-            output = super().train(checkpoint, *args, **kwargs)
+            output = super().train(*args, **kwargs)
             done = True
             return output
         finally:
-            self._resuming = None
             if self.experience is not None and self.planner is not None:
                 self.experience.pause(self.planner, done)
 
-    def _begin(self) -> None:
-        """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
-        checkpoint, facts = self._resuming or (None, None)
+    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
         if facts is not None:
             self.generated_tokens = facts.generated_tokens
-            self._steps_of_earlier_calls = facts.steps_of_earlier_calls
-            self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
-            self._tr_loss += facts.loss_not_logged
-            self._globalstep_last_logged = facts.last_logged_step
-        generation = None
-        if self.experience is not None and self.planner is not None:
-            self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
-        if checkpoint is not None:
-            self._fast_forward_sampler(math.floor(self.state.epoch or 0))
-            self._step, self._buffered_inputs, self._generation = 0, None, None
-        if checkpoint is not None and facts is not None and facts.world_size == self.accelerator.num_processes:
-            self._step = facts.micro_step
-            if facts.in_block:
-                saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
-                self._buffered_inputs, self._generation = saved.block, generation
+        if self.experience is None or self.planner is None:
+            return None
+        self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
+        return generation
 
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
-        return self._train_sampler
-
-    def _fast_forward_sampler(self, epochs: int) -> None:
-        """The host draws the order of epoch e as the (e+1)-th from one generator, and would begin with the first again."""
-        sampler: Any = getattr(self, "_train_sampler", None)
-        if getattr(sampler, "shuffle", False):
-            for _ in range(epochs):
-                torch.randperm(sampler.num_samples, generator=sampler.generator)
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        folder = Path(self._get_output_dir(trial=kwargs.get("trial", args[1] if len(args) > 1 else None)))
-        if self.args.should_save:
-            mark_incomplete(folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(*args, **kwargs)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        """Runs on every process before the checkpoint is complete; skipped by `save_only_model`, as it should be."""
-        super()._save_rng_state(output_dir)
-        block: Any = self._buffered_inputs
-        in_block = block is not None and self._step % (self.args.steps_per_generation * self.num_iterations) != 0
-        if in_block and not can_be_saved(block):
-            logger.warning("The batch of this generation holds more than tensors: resuming will generate it anew.")
-            in_block = False
-        if in_block:
-            save_block(Path(output_dir), self.accelerator.process_index, block, self._generation)
-        position = None
-        if self.experience is not None and self.planner is not None:
-            position = self.experience.checkpoint(self.planner)
-        if self.args.should_save:
-            metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}
-            CheckpointFacts(
-                self._step, self.accelerator.num_processes, self.generated_tokens, self._steps_of_earlier_calls, position,
-                in_block, metrics, float(self._tr_loss), self._globalstep_last_logged,
-            ).write(Path(output_dir))  # fmt: skip
-        self.accelerator.wait_for_everyone()
+    def _position(self) -> dict[str, Any] | None:
+        if self.experience is None or self.planner is None:
+            return None
+        return self.experience.checkpoint(self.planner)
 
     # Generation -------------------------------------------------------------------------------------------------
 
@@ -472,11 +393,6 @@ class ExGRPOTrainer(GRPOTrainer):
 
     # Small things -----------------------------------------------------------------------------------------------
 
-    @property
-    def _optimizer_step(self) -> int:
-        """Optimizer steps done, those of earlier calls of `train()` included: what staleness is counted in."""
-        return self._steps_of_earlier_calls + int(self.state.global_step)
-
     def _in_training(self) -> Generation | None:
         return self._generation if self.model.training else None
 
@@ -517,16 +433,6 @@ class ExGRPOTrainer(GRPOTrainer):
         for _ in range(min(len(values), len(logged))):
             logged.pop()
         logged.extend(values)
-
-
-class _BeginExperience(TrainerCallback):
-    """The moment between the host's loading of a checkpoint and its first batch."""
-
-    def __init__(self, trainer: ExGRPOTrainer):
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._begin()
 
 
 class _StopAtGeneratedTokens(TrainerCallback):

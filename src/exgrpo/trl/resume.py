@@ -1,0 +1,148 @@
+"""`ResumableGRPOTrainer`: TRL's `GRPOTrainer` whose resumed runs are bit-equal to uninterrupted ones.
+
+The host forgets, across a restart, which order of the data it is in, how far it is within a generation block, and the block
+itself. With or without replay, a checkpoint says so here.
+"""
+
+import functools
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from trl import GRPOTrainer
+
+from .checkpoint import CheckpointFacts, can_be_saved, checkpoint_to_resume, load_block, mark_incomplete, save_block
+from .generation import Generation
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableGRPOTrainer(GRPOTrainer):
+    """
+    `GRPOTrainer` with checkpoints that a run continues from exactly. What is kept beside the host's state is asked of a
+    subclass (`_position`) and given back to it (`_begin`).
+
+    Attributes:
+        generated_tokens (`int`): completion tokens generated in training so far.
+    """
+
+    @functools.wraps(GRPOTrainer.__init__)  # its signature is the one that callers see
+    def __init__(self, *args: Any, **kwargs: Any):  # type: ignore[misc]
+        self.generated_tokens = 0
+        self._steps_of_earlier_calls = 0
+        self._resuming: tuple[str, CheckpointFacts | None] | None = None
+        self._generation: Generation | None = None
+        super().__init__(*args, **kwargs)
+        self.add_callback(_BeforeTheFirstBatch(self))
+
+    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
+        """Begin, or continue from a checkpoint; returns the generation that is being learned from, if there is one."""
+        raise NotImplementedError
+
+    def _position(self) -> dict[str, Any] | None:
+        """Write down what a checkpoint must find again, and say where; on all processes."""
+        raise NotImplementedError
+
+    @property
+    def _optimizer_step(self) -> int:
+        """Optimizer steps done, those of earlier calls of `train()` included: what staleness is counted in."""
+        return self._steps_of_earlier_calls + int(self.state.global_step)
+
+    # Starting ---------------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """
+        Main training entry point; as the host's, with experience.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint, or `True` for the last one in `args.output_dir` that was written to its end. The run
+                continues bit-equal to one that was never interrupted, its experience included. What the log holds
+                beyond the checkpoint stays there, on a branch of its own.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.
+            ExperienceLogError: the log cannot be opened or trusted, or another process writes it.
+        """
+        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
+        self._steps_of_earlier_calls = self._optimizer_step
+        self._resuming = None if checkpoint is None else (checkpoint, CheckpointFacts.read(Path(checkpoint)))
+        try:
+            return super().train(checkpoint, *args, **kwargs)
+        finally:
+            self._resuming = None
+
+    def _before_the_first_batch(self) -> None:
+        """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
+        checkpoint, facts = self._resuming or (None, None)
+        if facts is not None:
+            self._steps_of_earlier_calls = facts.steps_of_earlier_calls
+        generation = self._begin(checkpoint, facts)
+        if checkpoint is None:
+            return
+        self._fast_forward_sampler(math.floor(self.state.epoch or 0))
+        self._step, self._buffered_inputs, self._generation = 0, None, None
+        if facts is None:
+            return
+        self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
+        self._tr_loss += facts.loss_not_logged
+        self._globalstep_last_logged = facts.last_logged_step
+        if facts.world_size == self.accelerator.num_processes:
+            self._step = facts.micro_step
+            if facts.in_block:
+                saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+                self._buffered_inputs, self._generation = saved.block, generation
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
+        return self._train_sampler
+
+    def _fast_forward_sampler(self, epochs: int) -> None:
+        """The host draws the order of epoch e as the (e+1)-th from one generator, and would begin with the first again."""
+        sampler: Any = getattr(self, "_train_sampler", None)
+        if getattr(sampler, "shuffle", False):
+            for _ in range(epochs):
+                torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+    # Saving -----------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if self.args.should_save:
+            mark_incomplete(folder)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Runs on every process before the checkpoint is complete; skipped by `save_only_model`, as it should be."""
+        super()._save_rng_state(output_dir)
+        block: Any = self._buffered_inputs
+        in_block = block is not None and self._step % (self.args.steps_per_generation * self.num_iterations) != 0
+        if in_block and not can_be_saved(block):
+            logger.warning("The batch of this generation holds more than tensors: resuming will generate it anew.")
+            in_block = False
+        if in_block:
+            save_block(Path(output_dir), self.accelerator.process_index, block, self._generation)
+        position = self._position()
+        if self.args.should_save:
+            metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}
+            CheckpointFacts(
+                self._step, self.accelerator.num_processes, self.generated_tokens, self._steps_of_earlier_calls, position,
+                in_block, metrics, float(self._tr_loss), self._globalstep_last_logged,
+            ).write(Path(output_dir))  # fmt: skip
+        self.accelerator.wait_for_everyone()
+
+
+class _BeforeTheFirstBatch(TrainerCallback):
+    """The moment between the host's loading of a checkpoint and its first batch."""
+
+    def __init__(self, trainer: ResumableGRPOTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer._before_the_first_batch()
