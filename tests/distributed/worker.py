@@ -1,6 +1,7 @@
-"""One process of a run over one or two ranks; prints nothing, writes what happened to OUTPUT/rank-N.json.
+"""One process of runs over one or two ranks, one after the other; prints nothing, writes what happened to
+OUTPUT/rank-N.json.
 
-Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-OPTIONS
+Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 """
 
 import hashlib
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import harness as h
 import torch
+from accelerate import PartialState
+from transformers import TrainerCallback
 
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from trl import GRPOTrainer
@@ -55,33 +58,72 @@ def event_row(event) -> list:
 
 
 def main() -> None:
-    output, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+    output, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(1)
+    results = [job(output, options) for options in jobs]
+    rank = PartialState().process_index
+    (output / f"rank-{rank}.json").write_text(json.dumps(results))
+
+
+def job(output: Path, options: dict) -> dict:
+    """One run; what is known of it afterwards."""
     GRPOTrainer._generate_single_turn = h.scripted_generation
     script = scripted if options.pop("scripted") else None
     n = options.pop("questions", 24)
     reward = h.right_reward if script else by_luck
     if options.pop("count_calls", False):
         GRPOTrainer._generate_single_turn = _counting(output)
-    args = h.config(output, ddp_find_unused_parameters=False, **options)
-    trainer = h.trainer(args, h.questions(n), script=script, reward=reward)
-    trainer.train()
-    rank = trainer.accelerator.process_index
-    parameters = {
-        n: p.detach().flatten().tolist() for n, p in trainer.accelerator.unwrap_model(trainer.model).named_parameters()
-    }
-    result = {
+    run, stop, resume = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
+    args = h.config(run, ddp_find_unused_parameters=False, **options)
+    trainer = h.trainer(args, h.questions(n), script=script, reward=reward, callbacks=[Stop(stop)] if stop else [])
+    start = {}
+    trainer.add_callback(AtStart(trainer, start))
+    trainer.train(resume_from_checkpoint=resume)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return {
         "world": trainer.accelerator.num_processes,
         "events": [event_row(event) for event in trainer.events],
         "behaviour": [e.trajectory.behaviour_logps.tolist() for e in trainer.events.of(Admitted)],
-        "fingerprint": trainer.planner.buffer.fingerprint(),
+        "fingerprint": trainer.planner.buffer.fingerprint() if trainer.planner else None,
         "generated_tokens": trainer.generated_tokens,
-        "parameters": parameters,
+        "step": trainer.state.global_step,
+        "experience_at_start": start,
+        "optimizer": [
+            float(value.double().sum()) for state in trainer.optimizer.state.values() for value in state.values()
+        ],
+        "rng": hashlib.sha256(torch.random.get_rng_state().numpy().tobytes()).hexdigest(),
+        "parameters": {name: p.detach().flatten().tolist() for name, p in model.named_parameters()},
         "logs": [
             {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/"))} for log in trainer.state.log_history
         ],
     }
-    (output / f"rank-{rank}.json").write_text(json.dumps(result))
+
+
+class Stop(TrainerCallback):
+    """An interruption after a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.step
+
+
+class AtStart(TrainerCallback):
+    """What is stored when training begins: added last, so that it comes after the trainer's own."""
+
+    def __init__(self, trainer, found: dict):
+        self.trainer, self.found = trainer, found
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if self.trainer.planner is None:
+            return
+        buffer = self.trainer.planner.buffer
+        slots = sorted(buffer.live_slots().tolist(), key=lambda slot: buffer.column("serial")[slot])
+        self.found["trajectories"] = [
+            [t.question, t.completion_ids.tolist(), t.behaviour_logps.tolist(), t.step] for t in buffer.get_many(slots)
+        ]
+        self.found["accuracies"] = [buffer.successes.tolist(), buffer.scorable.tolist(), buffer.retired.tolist()]
 
 
 def _counting(output: Path):

@@ -31,8 +31,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
         generated_tokens (`int`): completion tokens generated in training so far.
     """
 
-    @functools.wraps(GRPOTrainer.__init__)  # its signature is the one that callers see
-    def __init__(self, *args: Any, **kwargs: Any):  # type: ignore[misc]
+    @functools.wraps(GRPOTrainer.__init__)  # type: ignore[misc]  # its signature is the one that callers see
+    def __init__(self, *args: Any, **kwargs: Any):
         self.generated_tokens = 0
         self._steps_of_earlier_calls = 0
         self._resuming: tuple[str, CheckpointFacts | None] | None = None

@@ -86,8 +86,10 @@ def source_of(reader: LogReader, position: Position | None = None, skip_damaged:
     state = rebuild(reader, buffer, position)
     seen_at: dict[int, int] = {}
     for span in lineage:
-        sql = "SELECT question, max(step) FROM observation WHERE branch = ? AND seq <= ? AND scorable > 0 GROUP BY question"
-        seen_at |= dict(reader.rows(sql, (span.branch, span.last)))
+        sql = "SELECT question, step, max(seq) FROM observation WHERE branch = ? AND seq <= ? AND scorable > 0"
+        seen_at |= {
+            question: step for question, step, _ in reader.rows(f"{sql} GROUP BY question", (span.branch, span.last))
+        }
     numbers = sorted(facts)
     place = {number: i for i, number in enumerate(numbers)}
     questions = [
@@ -144,7 +146,7 @@ def inherit(
     Args:
         source: what to take over.
         buffer: into which; its capacities hold.
-        log: that listens to the buffer.
+        log: among what listens to the buffer.
         origin: of this run.
         step: optimizer steps done here.
         rescore: gives new rewards for trajectories whose reward functions were others; None for one that is not right
@@ -159,9 +161,9 @@ def inherit(
     for question, index in zip(source.questions, index_of, strict=True):
         if index is not None and question.scorable:
             at = step + question.step - source.end
-            log(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False))
+            buffer.listener(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False))
             buffer.observe(index, question.successes, question.scorable)
-    before, admitted = len(buffer), 0
+    before, admitted, touched = len(buffer), 0, set[int]()
     for chunk in _chunks(source.trajectories):
         matching = _matching(chunk, index_of, step - source.end, origin, report)
         for known in _with_rewards(matching, origin, rescore, report):
@@ -170,7 +172,8 @@ def inherit(
                     report.left_out["already stored"] += 1
                 else:
                     admitted += 1
-    report.taken, report.questions = len(buffer) - before, int((buffer.count > 0).sum())
+                    touched.add(known.trajectory.question)
+    report.taken, report.questions = len(buffer) - before, int((buffer.count[sorted(touched)] > 0).sum())
     if lost := admitted - report.taken:
         report.left_out["pushed out by newer ones, over the capacity"] = lost
     if source.unreadable:
