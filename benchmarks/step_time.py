@@ -146,7 +146,7 @@ def measure(material, arms, rounds: int, steps: int, warm: int) -> dict[str, Any
     trainers, watches = {}, {}
     with tempfile.TemporaryDirectory() as directory:
         for arm in arms:
-            trainer = trainers[arm] = build(arm, material, directory)
+            trainer = trainers[arm] = build(arm, material, f"{directory}/{arm}")
             watches[arm] = clock, timer, turn = Clock(), Steps(), Turn()
             for method, phase in (
                 ("_plan", "plan"), ("_entropies", "entropies"), ("_observe", "observe"), ("_admit", "admit"),
@@ -155,6 +155,7 @@ def measure(material, arms, rounds: int, steps: int, warm: int) -> dict[str, Any
             ):  # fmt: skip
                 clock.wrap(trainer, method, phase)
             clock.wrap(trainer.model, "generate", "generate")
+            clock.wrap(getattr(trainer, "experience", None), "commit", "log")
             for i, function in enumerate(trainer.reward_funcs):
                 box = type("Box", (), {"call": staticmethod(function)})
                 clock.wrap(box, "call", "reward function")

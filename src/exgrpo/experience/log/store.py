@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ..trajectory import Trajectory
 from . import schema
@@ -45,8 +44,7 @@ class StoredTrajectories:
         if (trajectory := self._cache.get(serial)) is not None:
             self._cache.move_to_end(serial)
             return trajectory
-        stored = self._reader.trajectory(self.id_of(serial))
-        trajectory = replace(stored, question=self._index_of(stored.question))
+        trajectory = self._reader.trajectory(self.id_of(serial), self._index_of)
         self.remember(serial, trajectory)
         return trajectory
 
