@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from exgrpo.errors import CheckpointError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.trl import last_checkpoint
 
@@ -216,3 +217,61 @@ def test_the_checkpoint_s_facts_are_readable_json(tmp_path):
     assert stated["log"]["seq"] > 0
     assert last_checkpoint(tmp_path).endswith("checkpoint-2")
     assert np.isfinite([v for values in stated["metrics"].values() for v in values]).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(steps_per_generation=2, per_device_train_batch_size=16, gradient_accumulation_steps=1),
+        dict(num_iterations=2),
+        dict(preset="on-policy", num_iterations=3),
+    ],
+)
+def test_a_block_that_is_cut_otherwise_is_not_learned_from_on(tmp_path, options, caplog):
+    """Stopped within a block, resumed under other options: its successes are stored, the next generation begins."""
+    first = make(tmp_path, num_iterations=3)
+    first.add_callback(Stop(4))
+    first.train()
+    second = make(tmp_path, **options)
+    second.train(resume_from_checkpoint=True)
+    assert second.state.global_step == 8
+    if second.planner is not None:
+        assert "Its remaining updates are left out" in caplog.text
+        assert second.planner.buffer.next_serial >= first.planner.buffer.next_serial
+
+
+def test_last_begins_anew_where_there_is_none(tmp_path):
+    for stop in (3, 8):
+        trainer = make(tmp_path)
+        trainer.add_callback(Stop(stop))
+        trainer.train(resume_from_checkpoint="last")
+        assert trainer.state.global_step == stop
+    assert trainer.state.log_history[0]["step"] == 1
+
+
+def test_a_torn_checkpoint_is_left_out(tmp_path, caplog):
+    first = make(tmp_path, max_steps=4)
+    first.train()
+    state = tmp_path / "checkpoint-4" / "trainer_state.json"
+    state.write_text(state.read_text()[:50])
+    assert last_checkpoint(tmp_path).endswith("checkpoint-3")
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint-4 was not written to its end\. The last complete one is .*-3"
+    ):
+        make(tmp_path, max_steps=4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    second = make(tmp_path, max_steps=4)
+    second.train(resume_from_checkpoint=True)
+    assert "checkpoint-4 was not written to its end and is left out" in caplog.text
+    assert facts(second) == facts(first)
+
+
+def test_the_log_of_a_checkpoint_is_missing(tmp_path):
+    make(tmp_path, max_steps=2).train()
+    (tmp_path / "experience.db").unlink()
+    with pytest.raises(CheckpointError, match="belongs to an experience log, but there is none at"):
+        make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
+    assert not (tmp_path / "experience.db").exists()
+    make(tmp_path / "other", max_steps=2).train()
+    shutil.copy(tmp_path / "other" / "experience.db", tmp_path / "experience.db")
+    with pytest.raises(ExperienceLogError, match="is not the log that was asked for"):
+        make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)

@@ -43,6 +43,7 @@ class CheckpointFacts:
         steps_of_earlier_calls: optimizer steps before this call of `train()`.
         log: position in the experience log (`log`, `branch`, `seq`); None where nothing is kept.
         in_block: whether there are files of a generation block.
+        shape: of a block, as the run's options and processes cut it.
         metrics, loss_not_logged, last_logged_step: what waits for the host's next log.
         format: of this file.
     """
@@ -53,6 +54,7 @@ class CheckpointFacts:
     steps_of_earlier_calls: int
     log: dict[str, Any] | None
     in_block: bool
+    shape: list[int]
     metrics: dict[str, list[float]] = field(default_factory=dict)
     loss_not_logged: float = 0.0
     last_logged_step: int = 0
@@ -115,12 +117,7 @@ def _checkpoints(output_dir: Path) -> list[Path]:
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """The checkpoint of the latest step that was written to its end, or None: what a restarted job resumes from.
-
-    ```python
-    trainer.train(resume_from_checkpoint=last_checkpoint(args.output_dir))
-    ```
-    """
+    """The checkpoint of the latest step that was written to its end, or None: what a restarted job resumes from."""
     return next((str(folder) for folder in _checkpoints(Path(output_dir)) if is_complete(folder)), None)
 
 
@@ -138,7 +135,8 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike
     """The checkpoint that `resume_from_checkpoint` means; None: start from the beginning.
 
     Args:
-        asked: a path; True: the last complete one, which must exist; None or False: none.
+        asked: a path; True: the last complete one, which must exist; `last`: the last complete one, or none where there
+            is none, which is what a job that may be restarted wants; None or False: none.
         output_dir: of the run.
 
     Raises:
@@ -146,18 +144,19 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike
     """
     if asked is None or asked is False:
         return None
-    if asked is True:
+    word = str(asked).lower()
+    if word in ("true", "last"):
         found = last_checkpoint(output_dir)
         if skipped := incomplete_checkpoints(output_dir):
             logger.warning("%s was not written to its end and is left out.", ", ".join(skipped))
-        if found is None:
+        if found is None and word == "true":
             raise CheckpointError(
                 f"resume_from_checkpoint=True, but {output_dir} holds no complete checkpoint. Start without it; or pass "
-                "exgrpo.trl.last_checkpoint(output_dir), which is None where there is none."
+                "'last', which begins anew where there is none."
             )
         return found
-    if not is_complete(Path(asked)):
-        what = "was not written to its end" if Path(asked).is_dir() else "does not exist"
+    if not is_complete(Path(str(asked))):
+        what = "was not written to its end" if Path(str(asked)).is_dir() else "does not exist"
         last = last_checkpoint(output_dir)
         instead = f"The last complete one is {last}." if last else f"{output_dir} holds no complete one."
         raise CheckpointError(f"the checkpoint {asked} {what}. {instead}")

@@ -110,7 +110,13 @@ class ExperienceKeeper:
                     "experience, or set preset='on-policy'."
                 )
             return planner, None
-        on_main(self.accelerator, self._open)
+        if checkpoint is not None and (facts is None or facts.log is None):
+            raise CheckpointError(
+                f"{checkpoint} does not say where its experience is: it was saved without replay, with "
+                "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
+                "experience_from=LOG if there is one; or resume with preset='on-policy'."
+            )
+        on_main(self.accelerator, lambda: self._open(planner, checkpoint))
         if again:
             planner.buffer.store = self._store()
             on_main(self.accelerator, lambda: self._go_on(planner))
@@ -130,13 +136,21 @@ class ExperienceKeeper:
         return planner, generation
 
     def continues_block(self, facts: CheckpointFacts) -> bool:
-        """Whether the batch of a checkpoint can be learned from on: by as many processes as it was dealt to."""
-        return facts.in_block and facts.world_size == self.accelerator.num_processes
+        """Whether the batch of a checkpoint can be learned from on: by as many processes as it was dealt to, cut alike."""
+        return facts.in_block and facts.shape == self.trainer.block_shape
 
-    def _open(self) -> None:
+    def _open(self, planner: ReplayPlanner, checkpoint: str | None) -> None:
+        path = self.config.experience_path
+        if checkpoint is not None and not path.is_file():
+            raise CheckpointError(
+                f"{checkpoint} belongs to an experience log, but there is none at {path}. Put it there, or set experience_log "
+                "to where it is; or start from the checkpoint's weights (model=CHECKPOINT) with empty experience."
+            )
+        if self.log is not None and self.log.writing and checkpoint is None:
+            self.commit(planner)
         if self.log is not None:  # of an earlier call of train()
             self._close()
-        self.log = LogWriter(self.config.experience_path, self.trainer.questions, self.config.logp_dtype)
+        self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype)
         self.listeners.append(self.log)
 
     def _close(self) -> None:
@@ -197,12 +211,7 @@ class ExperienceKeeper:
     ) -> dict[int, Choice]:
         """Become what the checkpoint's run was. Returns the stored trajectories of a generation that is under way."""
         assert self.log is not None
-        if facts is None or facts.log is None:
-            raise CheckpointError(
-                f"{checkpoint} does not say where its experience is: it was saved without replay, with "
-                "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
-                "experience_from=LOG if there is one; or resume with preset='on-policy'."
-            )
+        assert facts is not None and facts.log is not None
         position = Position(**facts.log)
         reader, step = self.log.reader, self.trainer._optimizer_step
         before = reader.origins()[reader.branches[position.branch].origin]
@@ -238,26 +247,23 @@ class ExperienceKeeper:
         serials = sorted({serial for block in saved for serial in serials_of(block)})
         choices = dict(zip(serials, self._choices(serials), strict=True))
         if not self.continues_block(facts):
-            self._admit_rest(planner, saved, choices, facts.world_size)
+            self._admit_rest(planner, saved, choices)
         return choices
 
     def _choices(self, serials: list[int]) -> list[Choice]:
         assert self.log is not None
         return [Choice(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)]
 
-    def _admit_rest(
-        self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice], world_size: int
-    ) -> None:
-        """A batch that was dealt to another number of processes is not learned from on, but its successes are stored."""
+    def _admit_rest(self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice]) -> None:
+        """A batch that was cut otherwise is not learned from on, but its successes are stored."""
         parts = [unpacked(block, choices) for block in saved]
         stored = 0
         if not parts[0].admitted:
             stored = planner.admit(parts[0].trajectories(merge([part.harvest() for part in parts])))
         logger.warning(
-            "The checkpoint lies within a generation that was dealt to %d processes; there are %d now. Its remaining updates "
-            "are left out, its %d new successes are stored.",
-            world_size,
-            self.accelerator.num_processes,
+            "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
+            "updates are left out, its %d new successes are stored, and the next generation begins.",
+            len(saved),
             stored,
         )
 

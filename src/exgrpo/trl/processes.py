@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from ..errors import ExGRPOError
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import Trajectory
 
@@ -24,12 +25,20 @@ def on_main(accelerator: Accelerator, function: Callable[[], T]) -> T:
         try:
             outcome[0] = function()
         except Exception as error:  # noqa: BLE001 - raised below, on every process
-            outcome[1] = error
+            outcome[1] = _portable(error)
     broadcast_object_list(outcome)
     if outcome[1] is not None:
         raise outcome[1]
     answer: T = outcome[0]
     return answer
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that can be sent to other processes."""
+    try:
+        return error if type(error)(*error.args).args == error.args else ExGRPOError(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - one that cannot be made again from its arguments
+        return ExGRPOError(f"{type(error).__name__}: {error}")
 
 
 class SharedStore:

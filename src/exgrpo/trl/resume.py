@@ -48,10 +48,22 @@ class ResumableGRPOTrainer(GRPOTrainer):
         """Write down what a checkpoint must find again, and say where; on all processes."""
         raise NotImplementedError
 
+    _columns_of_replay = 0
+    """Whether a batch has columns of its own beside the host's: 0 or 1."""
+
     @property
     def _optimizer_step(self) -> int:
         """Optimizer steps done, those of earlier calls of `train()` included: what staleness is counted in."""
         return self._steps_of_earlier_calls + int(self.state.global_step)
+
+    @property
+    def block_shape(self) -> list[int]:
+        """How a generation block is cut: one of another shape cannot be learned from on."""
+        args = self.args
+        return [
+            self.accelerator.num_processes, args.per_device_train_batch_size, args.steps_per_generation,
+            args.gradient_accumulation_steps, self.num_iterations, self.num_generations, self._columns_of_replay,
+        ]  # fmt: skip
 
     # Starting ---------------------------------------------------------------------------------------------------
 
@@ -61,9 +73,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint, or `True` for the last one in `args.output_dir` that was written to its end. The run
-                continues bit-equal to one that was never interrupted, its experience included. What the log holds
-                beyond the checkpoint stays there, on a branch of its own.
+                A checkpoint; `True` for the last one in `args.output_dir` that was written to its end; or `"last"`, which
+                begins anew where there is none. The run continues bit-equal to one that was never interrupted, its
+                experience included. What the log holds beyond the checkpoint stays there, on a branch of its own.
 
         Raises:
             CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.
@@ -92,7 +104,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
         self._tr_loss += facts.loss_not_logged
         self._globalstep_last_logged = facts.last_logged_step
-        if facts.world_size == self.accelerator.num_processes:
+        if facts.shape == self.block_shape:
             self._step = facts.micro_step
             if facts.in_block:
                 saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
@@ -133,7 +145,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}
             CheckpointFacts(
                 self._step, self.accelerator.num_processes, self.generated_tokens, self._steps_of_earlier_calls, position,
-                in_block, metrics, float(self._tr_loss), self._globalstep_last_logged,
+                in_block, self.block_shape, metrics, float(self._tr_loss), self._globalstep_last_logged,
             ).write(Path(output_dir))  # fmt: skip
         self.accelerator.wait_for_everyone()
 

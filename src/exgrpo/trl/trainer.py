@@ -140,6 +140,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         checks.check_same_questions(gather_object([self.questions.digest()]))
         self.experience = ExperienceKeeper(self)
         self.planner = self.experience.new_planner()
+        self._columns_of_replay = 1
         self._has_learned_positions = has_learned_positions(self.model)
         if main:
             checks.report_start(self)

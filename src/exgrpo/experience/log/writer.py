@@ -69,6 +69,7 @@ class LogWriter:
         except OSError as error:
             raise ExperienceLogError(f"the folder of {self.path} cannot be made ({error}).") from error
         self._lock.acquire()
+        connection: sqlite3.Connection | None = None
         try:
             connection = connect(self.path, write=True) if self.path.exists() else create(self.path)
             self.reader = LogReader(self.path, connection)
@@ -80,8 +81,15 @@ class LogWriter:
             self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
             self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
         except BaseException:
+            if connection is not None:
+                connection.close()
             self._lock.release()
             raise
+
+    @property
+    def writing(self) -> bool:
+        """Whether this writer holds the log."""
+        return self._lock.held
 
     def pause(self) -> None:
         """Free the log for other writers; what was stored can still be read. The next commit would need a new writer."""
