@@ -275,3 +275,33 @@ def test_the_log_of_a_checkpoint_is_missing(tmp_path):
     shutil.copy(tmp_path / "other" / "experience.db", tmp_path / "experience.db")
     with pytest.raises(ExperienceLogError, match="is not the log that was asked for"):
         make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (dict(max_steps=4), "step 4 of max_steps=4"),
+        (dict(max_steps=-1, num_train_epochs=2, questions=16), "epoch 2 of num_train_epochs=2"),
+        (dict(max_steps=50, max_generated_tokens=500), "of max_generated_tokens=500"),
+        (dict(max_steps=4, preset="on-policy"), "step 4 of max_steps=4"),
+    ],
+)
+def test_a_finished_run_is_not_trained_on(tmp_path, options, reason, caplog):
+    """The host would train one step more."""
+    first = make(tmp_path, **options)
+    first.train()
+    found = facts(first)
+    steps = first.state.global_step
+    second = make(tmp_path, **options)
+    for p in second.model.parameters():
+        p.data.zero_()
+    second.train(resume_from_checkpoint="last")
+    assert reason in caplog.text
+    assert second.state.global_step == steps
+    assert {name: p.detach().numpy().tobytes() for name, p in second.model.named_parameters()} == found["parameters"]
+    assert second.generated_tokens == first.generated_tokens
+    if second.planner is not None:
+        assert second.planner.buffer.fingerprint() == first.planner.buffer.fingerprint()
+    third = make(tmp_path, **options | dict(max_steps=steps + 2, max_generated_tokens=None))
+    third.train(resume_from_checkpoint="last")
+    assert third.state.global_step == steps + 2

@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from trl import GRPOTrainer
 
-from .checkpoint import CheckpointFacts, can_be_saved, checkpoint_to_resume, load_block, mark_incomplete, save_block
+from ..errors import CheckpointError
+from .checkpoint import (
+    HOST_STATE,
+    CheckpointFacts,
+    can_be_saved,
+    checkpoint_to_resume,
+    load_block,
+    mark_incomplete,
+    save_block,
+)  # fmt: skip
 from .generation import Generation
 
 logger = logging.getLogger(__name__)
@@ -85,9 +94,37 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self._steps_of_earlier_calls = self._optimizer_step
         self._resuming = None if checkpoint is None else (checkpoint, CheckpointFacts.read(Path(checkpoint)))
         try:
+            if checkpoint is not None and (reason := self._is_complete(checkpoint)):
+                return self._take_over(checkpoint, reason)
             return super().train(checkpoint, *args, **kwargs)
         finally:
             self._resuming = None
+
+    def _is_complete(self, checkpoint: str) -> str | None:
+        """Why there is nothing left to train, or None; the host would train one more step."""
+        args, facts = self.args, self._resuming[1] if self._resuming else None
+        state = TrainerState.load_from_json(str(Path(checkpoint) / HOST_STATE))
+        budget = getattr(args, "max_generated_tokens", None)
+        if budget is not None and facts is not None and facts.generated_tokens >= budget:
+            return f"{facts.generated_tokens} of max_generated_tokens={budget}"
+        if args.max_steps > 0:
+            done = state.global_step >= args.max_steps
+            return f"step {state.global_step} of max_steps={args.max_steps}" if done else None
+        done = (state.epoch or 0) >= args.num_train_epochs
+        return f"epoch {state.epoch:g} of num_train_epochs={args.num_train_epochs:g}" if done else None
+
+    def _take_over(self, checkpoint: str, reason: str) -> TrainOutput:
+        """Become what a finished run was, without training."""
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise CheckpointError(f"{checkpoint} is the end of the run ({reason}). Nothing is left to train.")
+        logger.warning("%s is the end of the run (%s): nothing is left to train.", checkpoint, reason)
+        self._load_from_checkpoint(checkpoint)
+        self.state = TrainerState.load_from_json(str(Path(checkpoint) / HOST_STATE))
+        facts = self._resuming[1] if self._resuming else None
+        if facts is not None:
+            self._steps_of_earlier_calls = facts.steps_of_earlier_calls
+        self._begin(checkpoint, facts)
+        return TrainOutput(self.state.global_step, 0.0, {})
 
     def _before_the_first_batch(self) -> None:
         """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
