@@ -15,8 +15,8 @@ NOT_A_NUMBER = ["0.5", None, True, False, math.nan, math.inf, -math.inf, [0.5], 
 NOT_AN_INTEGER = [1.0, "1", None, True, False, math.nan, [1]]
 
 _BAD = [
-    (("mixing", "question_choice", "trajectory_choice", "entropy_refresh", "retirement", "eviction", "correction"),
-     NOT_A_CHOICE),
+    (("mixing", "question_choice", "trajectory_choice", "entropy_refresh", "retirement", "eviction", "correction",
+      "logp_dtype"), NOT_A_CHOICE),
     (("store_truncated", "clip_fresh"), NOT_A_FLAG),
     (("replay_share", "mu"), [*NOT_A_NUMBER, -0.01, 1.01]),
     (("start_pass_at_1",), [*NOT_A_NUMBER, -0.01, 1.0, 1.01]),
@@ -44,6 +44,7 @@ GOOD = {
     "capacity_per_question": [1, 64],
     "eviction": ["oldest", "highest_entropy"],
     "store_truncated": [True, False],
+    "logp_dtype": ["float32", "float16"],
     "correction": ["shaped", "clip", "truncated", "none"],
     "shaping_beta": [1e-6, 1],
     "truncation": [0.5, 5],

@@ -16,6 +16,7 @@ from ..errors import ExGRPOError
 COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
     "demo": ("exgrpo.cli.demo", "compare presets on a tiny policy that is built in; minutes on a CPU"),
+    "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
     "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
 }
@@ -62,7 +63,7 @@ def _say(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    commands = "\n".join(f"  {name:<9}{text}" for name, (_, text) in COMMANDS.items())
+    commands = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="exgrpo",
         description="Experience replay for reinforcement learning of reasoning models (ExGRPO on TRL).",

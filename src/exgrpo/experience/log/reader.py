@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ class LogReader:
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """Rows of a query of ours; what SQLite says against it means damage."""
         with explained(self.path, "reading"):
-            yield from self.connection.execute(sql, parameters)
+            for row in self.connection.execute(sql, parameters):  # noqa: UP028 - it would close the cursor after the file
+                yield row
 
     def _one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         row = self.connection.execute(sql, parameters).fetchone()
@@ -86,16 +87,26 @@ class LogReader:
 
     def _last_of(self, branch: int) -> int:
         """The last event that a branch sees: its own, or where it left its parent."""
-        later = [other.first_seq for other in self.branches.values() if other.id > branch]
-        last = min(later) - 1 if later else self.end()
-        found = self.branches[branch]
-        return last if last >= found.first_seq else (found.fork_seq or 0)
+        (last,) = next(self.rows("SELECT max(seq) FROM state WHERE branch = ?", (branch,)))
+        return int(last if last is not None else self.branches[branch].fork_seq or 0)
+
+    def ends(self) -> list[Position]:
+        """Where each branch ends, oldest branch first."""
+        return [Position(self.id, branch, self._last_of(branch)) for branch in sorted(self.branches)]
+
+    def _was_pruned(self) -> bool:
+        return next(self.rows("SELECT 1 FROM meta WHERE key = 'pruned'"), None) is not None
+
+    def _is_gone(self, position: Position) -> bool:
+        """Whether a position was pruned: a log that was has no state there any more."""
+        sql = "SELECT 1 FROM state WHERE seq = ?"
+        return self._was_pruned() and next(self.rows(sql, (position.seq,)), None) is None
 
     def lineage(self, position: Position | None = None) -> tuple[Span, ...]:
         """What counts at a position, oldest branch first.
 
         Raises:
-            ExperienceLogError: a position of another log.
+            ExperienceLogError: a position of another log, or one that was pruned.
             DamagedLogError: a position that this log does not reach.
         """
         position = position or self.position()
@@ -106,6 +117,11 @@ class LogReader:
                 f"{self.path} is not the log that was asked for: its id is {self.id}, that of the checkpoint {position.log}. "
                 "Put the log of this run back, or start with experience_from and without resume_from_checkpoint."
             )
+        if position.seq and self._is_gone(position):
+            raise ExperienceLogError(
+                f"{self.path}: event {position.seq} of branch {position.branch} was pruned: no checkpoint beside the log "
+                "needed it then. Resume from a later one."
+            )
         if position.branch not in self.branches or position.seq > self.end():
             raise damaged(
                 self.path,
@@ -115,7 +131,9 @@ class LogReader:
         branch: int | None = position.branch
         last = position.seq
         while branch is not None:
-            found = self.branches[branch]
+            found = self.branches.get(branch)
+            if found is None:
+                raise damaged(self.path, f"branch {branch} is missing, which others continue")
             spans.append(Span(branch, found.first_seq, last, found.first_serial))
             branch, last = found.parent, found.fork_seq or 0
         return tuple(reversed(spans))
@@ -208,8 +226,8 @@ class LogReader:
 
     # Trajectories -----------------------------------------------------------------------------------------------
 
-    def trajectory(self, number: int) -> Trajectory:
-        """A trajectory by its id, wherever it counts.
+    def trajectory(self, number: int, index_of: Callable[[int], int] = int) -> Trajectory:
+        """A trajectory by its id, wherever it counts; `index_of` translates the number of its question.
 
         Raises:
             ExperienceLogError: its tokens were pruned.
@@ -220,7 +238,7 @@ class LogReader:
         _, _, _, step, question, length, digest, rewards, entropy, entropy_step, finish_reason, _ = values
         try:
             trajectory = Trajectory(
-                question, ids, logps, np.array([_nan(r) for r in json.loads(rewards)]), step, finish_reason,
+                index_of(question), ids, logps, np.array([_nan(r) for r in json.loads(rewards)]), step, finish_reason,
                 _nan(entropy), entropy_step,
             )  # fmt: skip
         except (TrajectoryError, ValueError) as error:
@@ -233,12 +251,15 @@ class LogReader:
         sql = "SELECT completion_ids, behaviour_logps, crc FROM tokens WHERE id = ?"
         row = next(self.rows(sql, (number,)), None)
         if row is None:
-            raise ExperienceLogError(
-                f"{self.path}: the tokens of trajectory {number} are not there; they were pruned. What needs them is older "
-                "than what was kept: resume from a later checkpoint."
-            )
+            raise damaged(self.path, f"the tokens of trajectory {number} are missing")
         ids, logps, crc = row
-        if not isinstance(ids, bytes) or schema.checksum_of_bytes(number, ids, logps) != crc or len(ids) % 4:
+        if ids == b"" == logps and schema.checksum_of_bytes(number, b"", b"") == crc:
+            raise ExperienceLogError(
+                f"{self.path}: the tokens of trajectory {number} were pruned. What needs them is older than what was kept: "
+                "resume from a later checkpoint."
+            )
+        are_bytes = isinstance(ids, bytes) and isinstance(logps, bytes)
+        if not are_bytes or schema.checksum_of_bytes(number, ids, logps) != crc or len(ids) % 4:
             raise damaged(self.path, f"the tokens of trajectory {number} are not what was written")
         half = len(logps) * 2 == len(ids)
         return np.frombuffer(ids, "<i4"), np.frombuffer(logps, "<f2" if half else "<f4")
@@ -267,7 +288,7 @@ class LogReader:
         for span in reversed(lineage):
             sql = "SELECT seq, data, crc FROM snapshot WHERE seq BETWEEN ? AND ? ORDER BY seq DESC LIMIT 1"
             for seq, data, crc in self.rows(sql, (span.first, span.last)):
-                if schema.checksum_of_bytes(seq, data) != crc:
+                if not isinstance(data, bytes) or schema.checksum_of_bytes(seq, data) != crc:
                     raise damaged(self.path, f"the snapshot at event {seq} is not what was written")
                 with np.load(io.BytesIO(data)) as arrays:
                     return seq, dict(arrays)

@@ -74,7 +74,8 @@ CREATE TABLE trajectory (
     step INTEGER NOT NULL, question INTEGER NOT NULL, length INTEGER NOT NULL, digest INTEGER NOT NULL, rewards TEXT NOT NULL,
     entropy REAL, entropy_step INTEGER NOT NULL, finish_reason TEXT NOT NULL, origin INTEGER NOT NULL, crc INTEGER NOT NULL);
 
--- Its token ids (int32) and the log-probs of the policy that generated it (float32 or float16), little-endian.
+-- Its token ids (int32) and the log-probs of the policy that generated it (float32 or float16), little-endian; both empty
+-- where they were pruned.
 CREATE TABLE tokens (
     id INTEGER PRIMARY KEY, completion_ids BLOB NOT NULL, behaviour_logps BLOB NOT NULL, crc INTEGER NOT NULL);
 
@@ -133,7 +134,7 @@ CREATE VIEW experience AS
 
 -- Every question seen, and how it stands: its latest accuracy, what is stored of it, whether it is retired.
 CREATE VIEW questions AS
-    SELECT q.id, q.key, q.prompt, q.columns, q.problem_type, o.successes, o.scorable, o.step AS observed_at,
+    SELECT q.id, q.key, q.dataset_row, q.prompt, q.columns, q.problem_type, o.successes, o.scorable, o.step AS observed_at,
         coalesce(a.groups, 0) AS groups, coalesce(a.completions, 0) AS completions, coalesce(a.solved, 0) AS solved,
         coalesce(s.stored, 0) AS stored, coalesce(r.replays, 0) AS replays,
         q.id IN (SELECT question FROM retirements GROUP BY question HAVING sum(kind = 'left') > sum(kind = 'returned'))
