@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 
 import harness as h
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from exgrpo.errors import CheckpointError, ExperienceLogError
+from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.trl import last_checkpoint
 
@@ -305,3 +306,33 @@ def test_a_finished_run_is_not_trained_on(tmp_path, options, reason, caplog):
     third = make(tmp_path, **options | dict(max_steps=steps + 2, max_generated_tokens=None))
     third.train(resume_from_checkpoint="last")
     assert third.state.global_step == steps + 2
+
+
+@pytest.mark.parametrize("change", ["dataset", "seed"])
+def test_within_a_block_under_other_circumstances(tmp_path, change, caplog):
+    first = make(tmp_path, num_iterations=3)
+    first.add_callback(Stop(4))
+    first.train()
+    second = make(tmp_path, num_iterations=3, max_steps=10, **({"seed": 9} if change == "seed" else {"questions": 22}))
+    second.train(resume_from_checkpoint=True)
+    assert second.state.global_step == 10
+    wanted = "Another seed or shuffling" if change == "seed" else "the rest of the generation under way is left out"
+    assert wanted in caplog.text
+    if change == "seed":  # what was under way is learned from on
+        assert [event.generation for event in second.events.of(Planned)] == [2, 3]
+    else:
+        assert [event.generation for event in second.events.of(Planned)] == [2, 3]
+        assert second._step % 3 == 0
+
+
+def test_what_fails_to_resume_says_why_and_leaves_the_log_free(tmp_path):
+    trainer = make(tmp_path, max_steps=2)
+    trainer.train()
+    with sqlite3.connect(tmp_path / "experience.db") as connection:
+        connection.execute("UPDATE state SET generation = 7 WHERE checkpoint")
+    connection.close()
+    trainer.args.max_steps = 3
+    with pytest.raises(DamagedLogError, match="of state is not what was written"):
+        trainer.train(resume_from_checkpoint=True)
+    with pytest.raises(DamagedLogError, match="of state is not what was written"):
+        make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)

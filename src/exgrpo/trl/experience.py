@@ -7,7 +7,7 @@ done there, and its outcome, or its error, reaches all (`on_main`).
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..experience.log import (
     rebuild,
     source_of,
 )  # fmt: skip
+from ..experience.log.gather import committing
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..replay import Choice, FreshStream, ReplayPlanner
 from . import origin as origins
@@ -37,11 +38,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Opened:
-    """What the main process found, for the others: the index, the planner's state, the tokens of a block under way."""
+    """What the main process found, for the others.
+
+    Args:
+        index: snapshot of the buffer, where there are others.
+        state: of the planner.
+        choices: stored trajectories of the generation under way, by serial; None: it is not learned from on.
+    """
 
     index: dict[str, Any] | None
     state: PlannerState
-    choices: dict[int, Choice]
+    choices: dict[int, Choice] | None
 
 
 class ExperienceKeeper:
@@ -62,6 +69,7 @@ class ExperienceKeeper:
         self.log: LogWriter | None = None  # of the main process
         self.position: Position | None = None  # of the last commit
         self._started = False
+        self._has_begun = False  # the log that is open
         self._all_is_written = False
 
     def tell(self, event: Event) -> None:
@@ -129,15 +137,10 @@ class ExperienceKeeper:
             if opened.index is not None:
                 planner.buffer.restore(opened.index)
             planner.restore(opened.state)
-        generation = None
-        if checkpoint is not None and facts is not None and self.continues_block(facts):
-            saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
-            generation = unpacked(saved, opened.choices, self.accelerator.device)
-        return planner, generation
-
-    def continues_block(self, facts: CheckpointFacts) -> bool:
-        """Whether the batch of a checkpoint can be learned from on: by as many processes as it was dealt to, cut alike."""
-        return facts.in_block and facts.shape == self.trainer.block_shape
+        if checkpoint is None or opened.choices is None:
+            return planner, None
+        saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+        return planner, unpacked(saved, opened.choices, self.accelerator.device)
 
     def _open(self, planner: ReplayPlanner, checkpoint: str | None) -> None:
         path = self.config.experience_path
@@ -150,6 +153,7 @@ class ExperienceKeeper:
             self.commit(planner)
         if self.log is not None:  # of an earlier call of train()
             self._close()
+        self._has_begun = False
         self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype)
         self.listeners.append(self.log)
 
@@ -167,15 +171,17 @@ class ExperienceKeeper:
                 f"{self.log.path} lacks what happened since its last commit, which failed. Make a new trainer and resume from "
                 "the last checkpoint."
             )
-        self.log.begin(origins.describe(self.trainer), self.position, self.trainer._optimizer_step)
+        origin = origins.describe(self.trainer, origins.tokenizer_json(self.trainer))
+        self.log.begin(origin, self.position, self.trainer._optimizer_step)
         self.commit(planner)
 
     def _begin(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> Opened:
         assert self.log is not None
-        origin = origins.describe(self.trainer)
-        if tokenizer := origins.tokenizer_json(self.trainer):
+        tokenizer = origins.tokenizer_json(self.trainer)
+        origin = origins.describe(self.trainer, tokenizer)
+        if tokenizer is not None:
             self.log.add_tokenizer(origin.tokenizer, tokenizer)
-        choices: dict[int, Choice] = {}
+        choices: dict[int, Choice] | None = None
         if checkpoint is not None:
             choices = self._resume(planner, origin, checkpoint, facts)
         else:
@@ -203,13 +209,15 @@ class ExperienceKeeper:
     def _inherit(self, planner: ReplayPlanner, origin: Origin, source: Source) -> None:
         assert self.log is not None
         step = self.trainer._optimizer_step
+        source = replace(source, trajectories=committing(source.trajectories, self.log, self._state(planner)))
         report = inherit(source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer))
         logger.warning("Experience from %s: %s.", source.name, report)
 
     def _resume(
         self, planner: ReplayPlanner, origin: Origin, checkpoint: str, facts: CheckpointFacts | None
-    ) -> dict[int, Choice]:
-        """Become what the checkpoint's run was. Returns the stored trajectories of a generation that is under way."""
+    ) -> dict[int, Choice] | None:
+        """Become what the checkpoint's run was. Returns the stored trajectories of the generation under way, or None where
+        there is none that can be learned from on."""
         assert self.log is not None
         assert facts is not None and facts.log is not None
         position = Position(**facts.log)
@@ -222,18 +230,23 @@ class ExperienceKeeper:
         if changed:
             logger.warning(
                 "Resuming from %s under another %s: not bit-equal. Experience is matched by content, and the passes over "
-                "the data start anew.",
+                "the data start anew%s.",
                 checkpoint,
                 ", another ".join(changed),
+                "; the rest of the generation under way is left out" * facts.in_block,
             )
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
             planner.restore(PlannerState(state.generation, step, state.gate_open, state.pass_at_1))
             self._inherit(planner, origin, source_of(reader, position))
-            return {}
+            return None
         end = reader.end()
         self.log.begin(origin, position, step)
-        planner.restore(rebuild(reader, planner.buffer, position, self.log.indices()))
+        state = rebuild(reader, planner.buffer, position, self.log.indices())
+        if origins.order_of_data(before) != origins.order_of_data(origin):
+            logger.warning("Another seed or shuffling than before: the passes over the data start anew.")
+            state = replace(state, pass_number=0, cursor=0, deferred=())
+        planner.restore(state)
         logger.warning(
             "Resumed from %s with %d trajectories of %d questions%s.",
             checkpoint,
@@ -242,17 +255,14 @@ class ExperienceKeeper:
             f"; {end - position.seq} later events of the log are left on a branch of their own" * (end > position.seq),
         )
         if not facts.in_block:
-            return {}
+            return None
         saved = [load_block(Path(checkpoint), rank) for rank in range(facts.world_size)]
         serials = sorted({serial for block in saved for serial in serials_of(block)})
-        choices = dict(zip(serials, self._choices(serials), strict=True))
-        if not self.continues_block(facts):
-            self._admit_rest(planner, saved, choices)
-        return choices
-
-    def _choices(self, serials: list[int]) -> list[Choice]:
-        assert self.log is not None
-        return [Choice(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)]
+        choices = {s: Choice(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)}
+        if facts.shape == self.trainer.block_shape:
+            return choices
+        self._admit_rest(planner, saved, choices)
+        return None
 
     def _admit_rest(self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice]) -> None:
         """A batch that was cut otherwise is not learned from on, but its successes are stored."""
@@ -277,7 +287,7 @@ class ExperienceKeeper:
         if self.log is None:
             return None
         snapshot = planner.buffer.snapshot() if checkpoint else None
-        self._all_is_written = False
+        self._has_begun, self._all_is_written = True, False
         self.position = self.log.commit(self._state(planner), checkpoint, snapshot)
         self._all_is_written = True
         return self.position
@@ -291,7 +301,7 @@ class ExperienceKeeper:
 
     def pause(self, planner: ReplayPlanner, done: bool) -> None:
         """Training is over for now: free the log for others; `done` if nothing went wrong."""
-        if self.log is None or self.position is None:  # not begun
+        if self.log is None or not self._has_begun:
             self._close()
             return
         try:

@@ -33,16 +33,20 @@ def _hash(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
-def describe(trainer: Any) -> Origin:
-    """Of the trajectories that a trainer will store."""
+def describe(trainer: Any, tokenizer: str | None) -> Origin:
+    """Of the trajectories that a trainer will store; `tokenizer` as `tokenizer_json` gives it."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     config = {name: value for name, value in model.config.to_dict().items() if name not in VOLATILE}
-    options = asdict(args.replay) | asdict(args.objective) | {"preset": args.preset, "seed": args.seed}
+    options = (
+        asdict(args.replay)
+        | asdict(args.objective)
+        | {"preset": args.preset, "seed": args.seed, "shuffle": trainer.shuffle_dataset}
+    )
     packages = {name: version(name) for name in ("torch", "transformers", "trl", "accelerate")}
     return Origin(
         model=getattr(model.config, "_name_or_path", "") or model.config.model_type,
         architecture=_hash(config),
-        tokenizer=tokenizer_hash(trainer),
+        tokenizer=_hash(tokenizer or sorted(trainer._tokenizer.get_vocab().items())),
         template=_hash(getattr(trainer.processing_class, "chat_template", None)),
         rewards=rewards_of(trainer),
         temperature=float(args.temperature),
@@ -53,6 +57,12 @@ def describe(trainer: Any) -> Origin:
     )
 
 
+def order_of_data(origin: Origin) -> tuple[Any, ...]:
+    """What the order of the questions follows from, beside the questions."""
+    options = json.loads(origin.options or "{}")
+    return options.get("seed"), options.get("shuffle")
+
+
 def tokenizer_json(trainer: Any) -> str | None:
     """The tokenizer as the `tokenizers` library writes it, without what calls left in it; None for one of another kind."""
     backend = getattr(trainer._tokenizer, "backend_tokenizer", None)
@@ -60,10 +70,6 @@ def tokenizer_json(trainer: Any) -> str | None:
         return None
     rules = {name: value for name, value in json.loads(backend.to_str()).items() if name not in STATE_OF_TOKENIZERS}
     return json.dumps(rules | dict.fromkeys(STATE_OF_TOKENIZERS), sort_keys=True, ensure_ascii=False)
-
-
-def tokenizer_hash(trainer: Any) -> str:
-    return _hash(tokenizer_json(trainer) or sorted(trainer._tokenizer.get_vocab().items()))
 
 
 def rewards_of(trainer: Any) -> str:

@@ -50,7 +50,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self.add_callback(_BeforeTheFirstBatch(self))
 
     def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
-        """Begin, or continue from a checkpoint; returns the generation that is being learned from, if there is one."""
+        """Begin, or continue from a checkpoint; returns the generation under way, where it can be learned from on."""
         raise NotImplementedError
 
     def _position(self) -> dict[str, Any] | None:
@@ -138,14 +138,17 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self._step, self._buffered_inputs, self._generation = 0, None, None
         if facts is None:
             return
+        self._metrics["train"].clear()
         self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
         self._tr_loss += facts.loss_not_logged
         self._globalstep_last_logged = facts.last_logged_step
-        if facts.shape == self.block_shape:
-            self._step = facts.micro_step
-            if facts.in_block:
-                saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
-                self._buffered_inputs, self._generation = saved.block, generation
+        of_another_run = facts.in_block and self._columns_of_replay and generation is None
+        if facts.shape != self.block_shape or of_another_run:
+            return  # the next batch begins a generation
+        self._step = facts.micro_step
+        if facts.in_block:
+            saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+            self._buffered_inputs, self._generation = saved.block, generation
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         self._train_sampler = super()._get_train_sampler(*args, **kwargs)

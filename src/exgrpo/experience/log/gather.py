@@ -176,14 +176,14 @@ def _take_over(
                 f"{one.source.name} was made by another model ({one.origin.model or 'unnamed'}) than {origin.model or 'this'}: "
                 "its trajectories are taken over all the same, as those of another policy."
             )
-        source = replace(one.source, trajectories=_committing(one.source.trajectories, log, state))
+        source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))
         report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
     log.commit(state, snapshot=buffer.snapshot())
     report.trajectories, report.questions = len(buffer), int((buffer.count > 0).sum())
     return report
 
 
-def _committing(
+def committing(
     trajectories: Iterable[KnownTrajectory], log: LogWriter, state: PlannerState
 ) -> Iterator[KnownTrajectory]:
     """Commits now and then, so that what is not written yet does not fill the memory."""

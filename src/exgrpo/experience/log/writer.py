@@ -177,10 +177,10 @@ class LogWriter:
 
     def add_tokenizer(self, digest: str, text: str) -> None:
         """Keep a tokenizer, so that completions can be shown as text."""
+        if next(self.reader.rows("SELECT 1 FROM tokenizer WHERE hash = ?", (digest,)), None) is not None:
+            return
         with self._transaction("storing the tokenizer"):
-            self._connection.execute(
-                "INSERT OR IGNORE INTO tokenizer VALUES (?, ?)", (digest, zlib.compress(text.encode()))
-            )
+            self._connection.execute("INSERT INTO tokenizer VALUES (?, ?)", (digest, zlib.compress(text.encode())))
 
     @contextmanager
     def origin_of_others(self, origin: Origin) -> Iterator[None]:
