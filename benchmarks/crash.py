@@ -1,6 +1,6 @@
 """Kills real training runs at chosen instants, damages what they leave, and looks whether anything was lost or differs.
 
-    python benchmarks/crash.py                       # 240 kills, 350 damaged files, full disks, permissions
+    python benchmarks/crash.py                       # 240 kills, 300 damaged files, full disks, permissions
     python benchmarks/crash.py --kills 40 --seed 3
     python benchmarks/crash.py --quick               # each kind and each fault once
 

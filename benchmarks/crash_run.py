@@ -5,6 +5,7 @@ trains for real, tells after each commit what it was promised to be on the disk,
 timer whose signal is SIGKILL, or on the spot. What is left is then looked at from outside. Linux only.
 """
 
+import codecs
 import contextlib
 import ctypes
 import dataclasses
@@ -50,10 +51,12 @@ from exgrpo.trl import ExGRPOTrainer, last_checkpoint
 from exgrpo.trl.checkpoint import CheckpointFacts
 from exgrpo.trl.experience import ExperienceKeeper
 
+for _name in ("cp437", "latin1", "utf_16", "utf_32"):  # for children that may not read Python's own files any more
+    codecs.lookup(_name)
 LOG = "experience.db"
 STEPS, SAVE_STEPS, QUESTIONS = 12, 2, 24
 NO_STEP = "no step was left"
-NOT_RESTORED = ("optimizer", "schedule", "torch rng", "numpy rng", "python rng")
+NOT_RESTORED = ("micro step", "optimizer", "schedule", "torch rng", "numpy rng", "python rng")
 """What a run that resumes at its end need not load."""
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -109,7 +112,8 @@ def facts(trainer: ExGRPOTrainer) -> dict[str, str]:
         "torch rng": _digest(torch.random.get_rng_state().numpy().tobytes()),
         "numpy rng": _digest(repr([part.tolist() if hasattr(part, "tolist") else part for part in np.random.get_state()]).encode()),  # noqa: E501, NPY002
         "python rng": _digest(repr(random.getstate()).encode()),
-        "steps": str((trainer.state.global_step, trainer._step, trainer.state.num_input_tokens_seen)),
+        "steps": str((trainer.state.global_step, trainer.state.num_input_tokens_seen)),
+        "micro step": str(trainer._step),
         "generated tokens": str(trainer.generated_tokens),
         "logged": json.dumps([row for row in history if "loss" in row], sort_keys=True),
         "buffer": trainer.planner.buffer.fingerprint(),
@@ -495,6 +499,7 @@ class Run:
     def _train(self, kill: Kill | None, arrange: Callable[[], None] | None, resume: str | None) -> None:
         said = os.open(self.scratch / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(said, 1), os.dup2(said, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)  # whatever they were
         warnings.simplefilter("ignore")
         witness = _Witness(os.open(self.reports, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
         result = os.open(self.scratch / "result.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)  # while it is allowed
@@ -665,9 +670,11 @@ class _Witness:
             before = log._next_seq
             position = commit(log, state, checkpoint, snapshot)
             if position.seq == before:
+                found = log._connection.execute("SELECT crc FROM state WHERE seq = ?", (before,)).fetchone()
+                rows["state"] = [(before, found[0] if found else -1)]
                 self._tell({"commit": rows, "seq": position.seq})
                 self._count("COMMIT of a checkpoint" if checkpoint else "COMMIT")
-                self._count("INSERT", sum(map(len, rows.values())) + 1)
+                self._count("INSERT", sum(map(len, rows.values())))
             return position
 
         def observing(trainer, generation, output):

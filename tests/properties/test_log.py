@@ -73,6 +73,13 @@ class LogMachine(RuleBasedStateMachine):
             Trajectory(question, np.array(ids), logps, np.array([1.0, math.nan]), self.step, "length", entropy)
         )
 
+    @rule(question=question, entropies=st.lists(entropy, min_size=1, max_size=4))
+    def observe_and_admit(self, question, entropies):
+        """As a step does it: several successes of one question at once."""
+        self.observe(question, (len(entropies), 5))
+        for value in entropies:
+            self.admit(question, [question, self.buffer.next_serial], value)
+
     @precondition(lambda self: self.buffer.num_retired < QUESTIONS // 2)
     @rule(question=question)
     def retire(self, question):
@@ -80,16 +87,20 @@ class LogMachine(RuleBasedStateMachine):
             self.buffer.retire(question)
             self.log(Retired(self.generation, self.step, question))
 
-    @rule(question=question, entropy=st.floats(0, 4, width=32), use=st.booleans())
-    def measure_or_use(self, question, entropy, use):
-        for slot in self.buffer.slots_of(question)[:1]:
-            serial = int(self.buffer.column("serial")[slot])
-            if use:
-                self.buffer.used(slot)
-                self.log(Replayed(self.generation, self.step, question, serial, "plan", 1, math.nan))
-                self.log(Learned(self.generation, self.step, question, serial, 0.5, 1.0))
-            else:
-                self.buffer.measured([slot], np.array([entropy]), self.step)
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data(), entropy=st.floats(0, 4, width=32))
+    def measure(self, data, entropy):
+        slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
+        self.buffer.measured([slot], np.array([entropy]), self.step)
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data())
+    def use(self, data):
+        slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
+        question, serial = (int(self.buffer.column(name)[slot]) for name in ("question", "serial"))
+        self.buffer.used(slot)
+        self.log(Replayed(self.generation, self.step, question, serial, "plan", 1, math.nan))
+        self.log(Learned(self.generation, self.step, question, serial, 0.5, 1.0))
 
     @rule(steps=st.integers(0, 2))
     def a_generation_begins(self, steps):

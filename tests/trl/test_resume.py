@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.trl import last_checkpoint
+from exgrpo.trl.checkpoint import CheckpointFacts
 
 
 def lucky(prompts, completions, right, **kwargs):
@@ -336,3 +337,16 @@ def test_what_fails_to_resume_says_why_and_leaves_the_log_free(tmp_path):
         trainer.train(resume_from_checkpoint=True)
     with pytest.raises(DamagedLogError, match="of state is not what was written"):
         make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
+
+
+def test_a_changed_byte_of_the_facts_is_refused(tmp_path):
+    make(tmp_path, max_steps=1).train()
+    path = tmp_path / "checkpoint-1" / "exgrpo.json"
+    whole, stated = path.read_bytes(), CheckpointFacts.read(path.parent)
+    assert stated.log["seq"] > 0
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            assert CheckpointFacts.read(path.parent) == stated  # white space
+        except CheckpointError as error:
+            assert "cannot be read" in str(error) or "reads formats up to" in str(error)

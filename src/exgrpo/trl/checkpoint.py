@@ -4,6 +4,7 @@
 generation block, `exgrpo-rank-N.safetensors` of each process holds the batch that is being learned from.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -64,8 +65,9 @@ class CheckpointFacts:
         """Whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         beside = folder / f".{NAME}"
+        values = asdict(self)
         with open(beside, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file, indent=2)
+            json.dump(values | {"check": _check(values)}, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, folder / NAME)
@@ -82,16 +84,22 @@ class CheckpointFacts:
             return None
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            version = values["format"]
+            version, check = values["format"], values.pop("check", None)
             if version > FORMAT:
                 raise CheckpointError(
                     f"{path} has format {version}, this exgrpo reads formats up to {FORMAT}. Install a later exgrpo."
                 )
+            if check != _check(values):
+                raise ValueError("it is not what was written")
             return cls(**values)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(
-                f"{path} cannot be read ({error!r}). Resume from another checkpoint (resume_from_checkpoint=PATH)."
+                f"{path} cannot be read ({error}). Resume from another checkpoint (resume_from_checkpoint=PATH)."
             ) from error
+
+
+def _check(values: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 # Which checkpoint -------------------------------------------------------------------------------------------------------

@@ -222,6 +222,7 @@ class ExperienceKeeper:
         assert facts is not None and facts.log is not None
         position = Position(**facts.log)
         reader, step = self.log.reader, self.trainer._optimizer_step
+        reader.lineage(position)  # is it there?
         before = reader.origins()[reader.branches[position.branch].origin]
         changed = before.differences(origin)
         if before.questions != origin.questions and "tokenizer" not in changed and "chat template" not in changed:

@@ -112,8 +112,10 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def create(path: Path) -> sqlite3.Connection:
-    """A new log; a crash on the way leaves either nothing that counts as one, or a whole one."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    """A new log, made by who holds its lock; a crash on the way leaves either nothing that counts as one, or a whole one."""
+    for leftover in path.parent.glob(f".{path.name}.new-*"):  # of a process that was killed here
+        leftover.unlink(missing_ok=True)
+    beside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
     with explained(path, "creating it"):
         try:
             connection = sqlite3.connect(beside, isolation_level=None)

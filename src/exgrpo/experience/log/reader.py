@@ -97,10 +97,13 @@ class LogReader:
     def _was_pruned(self) -> bool:
         return next(self.rows("SELECT 1 FROM meta WHERE key = 'pruned'"), None) is not None
 
+    def _is_commit(self, branch: int, seq: int) -> bool:
+        sql = "SELECT 1 FROM state WHERE seq = ? AND branch = ?"
+        return next(self.rows(sql, (seq, branch)), None) is not None
+
     def _is_gone(self, position: Position) -> bool:
         """Whether a position was pruned: a log that was has no state there any more."""
-        sql = "SELECT 1 FROM state WHERE seq = ?"
-        return self._was_pruned() and next(self.rows(sql, (position.seq,)), None) is None
+        return self._was_pruned() and not self._is_commit(position.branch, position.seq)
 
     def lineage(self, position: Position | None = None) -> tuple[Span, ...]:
         """What counts at a position, oldest branch first.
@@ -134,6 +137,8 @@ class LogReader:
             found = self.branches.get(branch)
             if found is None:
                 raise damaged(self.path, f"branch {branch} is missing, which others continue")
+            if last >= found.first_seq and not self._is_commit(branch, last):
+                raise damaged(self.path, f"event {last} of branch {branch} was committed, but is not there")
             spans.append(Span(branch, found.first_seq, last, found.first_serial))
             branch, last = found.parent, found.fork_seq or 0
         return tuple(reversed(spans))
@@ -286,8 +291,11 @@ class LogReader:
     def snapshot(self, lineage: Sequence[Span]) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The newest snapshot that counts: the number of its event, and its arrays; None if there is none."""
         for span in reversed(lineage):
-            sql = "SELECT seq, data, crc FROM snapshot WHERE seq BETWEEN ? AND ? ORDER BY seq DESC LIMIT 1"
-            for seq, data, crc in self.rows(sql, (span.first, span.last)):
+            sql = (
+                "SELECT c.seq, c.data, c.crc FROM snapshot c JOIN state s ON s.seq = c.seq AND s.branch = ? "
+                "WHERE c.seq BETWEEN ? AND ? ORDER BY c.seq DESC LIMIT 1"
+            )
+            for seq, data, crc in self.rows(sql, (span.branch, span.first, span.last)):
                 if not isinstance(data, bytes) or schema.checksum_of_bytes(seq, data) != crc:
                     raise damaged(self.path, f"the snapshot at event {seq} is not what was written")
                 with np.load(io.BytesIO(data)) as arrays:
