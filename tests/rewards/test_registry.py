@@ -1,14 +1,40 @@
 """Reward functions by name."""
 
+import subprocess
+import sys
+
 import pytest
 
+import exgrpo.rewards
 from exgrpo.errors import ConfigurationError, MissingExtraError
-from exgrpo.rewards import REWARDS, TRL_REWARDS, choice_reward, get_reward, numeric_reward, registry
+from exgrpo.rewards import REWARDS, TRL_REWARDS, get_reward, numeric_reward, registry
 
 
-def test_own_names():
-    assert dict(REWARDS) == {"numeric_reward": numeric_reward, "choice_reward": choice_reward}
-    assert get_reward("numeric_reward") is get_reward("numeric") is numeric_reward
+@pytest.mark.parametrize("name", REWARDS)
+def test_own_names(name):
+    assert get_reward(name) is get_reward(name.removesuffix("_reward")) is getattr(exgrpo.rewards, name)
+    assert get_reward(name).__name__ == name
+    assert get_reward(name).__module__.startswith("exgrpo.rewards.")
+    assert name in exgrpo.rewards.__all__
+
+
+def test_own_names_are_a_mapping():
+    assert get_reward("numeric") is numeric_reward is dict(REWARDS)["numeric_reward"]
+    assert len(REWARDS) == len(list(REWARDS))
+    assert "nope" not in REWARDS
+    with pytest.raises(KeyError):
+        REWARDS["nope"]
+    with pytest.raises(AttributeError, match="nope"):
+        exgrpo.rewards.nope  # noqa: B018
+
+
+def test_nothing_is_imported_before_it_is_asked_for():
+    code = (
+        "import sys, exgrpo.rewards; print(sorted(m for m in sys.modules if m.startswith('exgrpo.rewards.')),"
+        "'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["['exgrpo.rewards.registry']", "False"]
 
 
 @pytest.mark.parametrize("name", TRL_REWARDS)

@@ -346,7 +346,9 @@ def test_a_changed_byte_of_the_facts_is_refused(tmp_path):
     assert stated.log["seq"] > 0
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        said = None
         try:
             assert CheckpointFacts.read(path.parent) == stated  # white space
         except CheckpointError as error:
-            assert "cannot be read" in str(error) or "reads formats up to" in str(error)
+            said = str(error)
+        assert said is None or "cannot be read" in said or "reads formats up to" in said

@@ -46,8 +46,9 @@ class ScriptArguments:
     reward_funcs: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Reward functions: `numeric_reward`, `choice_reward`, TRL's `accuracy_reward`, "
-            "`reasoning_accuracy_reward`, `think_format_reward`, or dotted paths to your own. A built-in task brings its own."
+            "help": "Reward functions: `math_reward`, `strict_math_reward`, `numeric_reward`, `choice_reward`, "
+            "`code_output_reward`, `format_reward`, `reasoning_gym_reward`; TRL's `accuracy_reward`, "
+            "`reasoning_accuracy_reward`, `think_format_reward`; or dotted paths to your own. A built-in task brings its own."
         },
     )
     task: str | None = _option(None, f"A built-in task in place of a dataset: {', '.join(TASKS)}.")

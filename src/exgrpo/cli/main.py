@@ -17,6 +17,7 @@ COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
     "demo": ("exgrpo.cli.demo", "compare presets on a tiny policy that is built in; minutes on a CPU"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
+    "rewards": ("exgrpo.cli.rewards", "whether verifiers read a dataset's answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
     "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
 }

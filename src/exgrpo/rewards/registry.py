@@ -2,18 +2,44 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import ConfigurationError, MissingExtraError
-from .choice import choice_reward
-from .numeric import numeric_reward
 
 RewardFunction = Callable[..., list[float | None]]
 
-REWARDS: Mapping[str, RewardFunction] = MappingProxyType(
-    {"numeric_reward": numeric_reward, "choice_reward": choice_reward}
+
+class _ByName(Mapping[str, RewardFunction]):
+    """Functions by name, each imported when it is first asked for."""
+
+    def __init__(self, modules: Mapping[str, str]):
+        self._modules = dict(modules)
+
+    def __getitem__(self, name: str) -> RewardFunction:
+        function: RewardFunction = getattr(importlib.import_module(f".{self._modules[name]}", __package__), name)
+        return function
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+
+REWARDS: Mapping[str, RewardFunction] = _ByName(
+    {
+        "math_reward": "math",
+        "strict_math_reward": "math",
+        "numeric_reward": "numeric",
+        "choice_reward": "choice",
+        "code_output_reward": "output",
+        "format_reward": "format",
+        "reasoning_gym_reward": "reasoning_gym",
+    }
 )
 TRL_REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
 
