@@ -1,0 +1,94 @@
+"""`exgrpo rewards check`: a reward function against the gold answers of a dataset."""
+
+import argparse
+from typing import Any
+
+from ..rewards import TRL_REWARDS, get_reward
+from ..rewards.check import GoldReport, check_golds
+from .environment import require
+from .experience_output import write, write_facts, write_json, write_table
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; exit code 1 above a threshold."""
+    require("datasets", "trl", "Loading a dataset")
+    reward = get_reward(args.reward)
+    name = args.answer_name or ("solution" if args.reward in TRL_REWARDS else "answer")
+    report = check_golds(reward, _dataset(args, name), answer_name=name)
+    if args.json:
+        write_json(_as_json(report, args))
+    else:
+        _write(report, args)
+    return int(bool(_exceeded(report, args)))
+
+
+def _dataset(args: argparse.Namespace, answer_name: str) -> Any:
+    from ..tasks.datasets import load_questions
+
+    dataset = load_questions(
+        args.dataset,
+        split=args.split,
+        config_name=args.dataset_config,
+        question_column=args.question_column,
+        answer_column=args.answer_column,
+        conversational=args.reward in TRL_REWARDS,
+        limit=args.limit,
+        keep_columns=args.keep_columns,
+        drop_incomplete=args.drop_incomplete,
+    )
+    return dataset if answer_name == "answer" else dataset.rename_column("answer", answer_name)
+
+
+def _exceeded(report: GoldReport, args: argparse.Namespace) -> list[str]:
+    """What is above its threshold, in words."""
+    shares = (
+        ("cannot be read", report.share_unscorable, "max_unscorable", args.max_unscorable),
+        ("do not score themselves 1 in a box", report.share_not_themselves, "max_misread", args.max_misread),
+    )
+    return [
+        f"{share:.2%} of the gold answers {what}, more than --{option} {limit:g}. Take another reward function, mend the "
+        "answers, or allow more."
+        for what, share, option, limit in shares
+        if share > limit
+    ]
+
+
+def _as_json(report: GoldReport, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "dataset": args.dataset, "split": args.split, "reward": report.reward, "rows": report.rows,
+        "unscorable": report.unscorable, "share_unscorable": report.share_unscorable, "not_boxed": report.not_boxed,
+        "share_not_themselves": report.share_not_themselves, "not_stated": report.not_stated, "found": list(report.found),
+        "exceeded": _exceeded(report, args),
+    }  # fmt: skip
+
+
+def _write(report: GoldReport, args: argparse.Namespace) -> None:
+    scorable = report.rows - report.unscorable
+    write_facts(
+        {
+            "dataset": args.dataset, "reward function": report.reward, "gold answers": report.rows,
+            "unreadable": _part(report.unscorable, report.rows),
+            "1 as \\boxed{gold}": _part(scorable - report.not_boxed, scorable),
+            "1 as \"The answer is gold.\"": _part(scorable - report.not_stated, scorable),
+        }
+    )  # fmt: skip
+    shown = report.found[: max(0, args.examples)]
+    if shown:
+        write()
+        rows = [
+            {"row": str(g.row), "boxed": _reward(g.boxed), "sentence": _reward(g.sentence), "gold": g.gold}
+            for g in shown
+        ]
+        write_table(rows, ["row", "boxed", "sentence", "gold"], long="gold")
+        if len(report.found) > len(shown):
+            write(f"and {len(report.found) - len(shown):,} more; --examples N shows more, --json all")
+    for line in _exceeded(report, args):
+        write(f"\n{line}")
+
+
+def _part(number: int, whole: int) -> str:
+    return f"{number:,}" + (f" ({number / whole:.2%})" if whole else "")
+
+
+def _reward(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"

@@ -1,0 +1,115 @@
+r"""Where the final answer of a completion stands: `final_answers`. Pure text, linear time, nothing is computed.
+
+It is looked for after `</think>`, in this order; the first that is there decides:
+
+1. the `\boxed{...}`: all of them, each of which must then be right; one left open is no answer;
+2. what follows the last `####` (the form of GSM8K), to the end of the line;
+3. what follows the last "answer is" or "answer:", to the end of the sentence;
+4. what follows the last `=` of the last line, if it ends the text;
+5. the whole text, if it is one short line.
+
+The last two are guesses, and `strict` does without them.
+"""
+
+import re
+
+from .completion import boxes
+from .number import parse_number
+
+MAX_CHARS = 512  # of one answer; longer ones are not read
+MAX_BOXES = 4  # with different contents
+
+_ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
+_OPENING = re.compile(
+    r"(?:(?:thus|therefore|so|as follows|given by|equal to|simply|just|exactly|approximately|about|indeed|clearly|then)\b"
+    r"[\s:,]*)+",
+    re.IGNORECASE,
+)
+_PROSE = re.compile(r"[,;]?\s+(?:because|since|as|so|which|hence|thus|therefore)\b")
+_NOT = re.compile(r"not\b", re.IGNORECASE)
+_LISTS = re.compile(r"[,;]|\b(?:or|and)\b|\\text\s*\{\s*(?:or|and)")
+_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
+_STOPS = ".!?"
+
+
+def final_answers(text: str, strict: bool = False) -> list[str]:
+    """The answers that `text` commits itself to, all of which must be right; empty if there is none that can be read."""
+    found = boxes(text)
+    if found != []:
+        contents = list(dict.fromkeys(found or ()))
+        return contents if len(contents) <= MAX_BOXES and all(0 < len(c) <= MAX_CHARS for c in contents) else []
+    hashes = text.rfind("####")
+    if hashes >= 0:
+        stated = text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0].strip()
+        if 0 < len(stated) <= MAX_CHARS and (parse_number(stated) is not None or _WORD.search(stated) is None):
+            return [stated]  # otherwise it was a heading
+    last = None
+    for match in _ANSWER_IS.finditer(text):
+        last = match
+    if last is not None:
+        return _stated(text[last.end() : last.end() + MAX_CHARS + 1])
+    return [] if strict else _at_the_end(text)
+
+
+def _stated(text: str) -> list[str]:
+    text = text.lstrip()
+    if (opening := _OPENING.match(text)) is not None:
+        text = text[opening.end() :]
+    end = sentence_end(text)
+    if end > MAX_CHARS:
+        return []
+    clause = text[:end].strip()
+    if _NOT.match(clause):
+        return []
+    prose = _PROSE.search(clause)
+    clause = clause[: prose.start()] if prose else clause
+    return [clause] if clause else []
+
+
+def sentence_end(text: str) -> int:
+    """Where the first sentence of `text` ends: at `.` before a space, or a line break, outside of braces and formulas."""
+    depth, formula, i = 0, False, 0
+    while i < len(text):
+        char = text[i]
+        if char == "\\":
+            following = text[i + 1 : i + 2]
+            depth = max(0, depth + (following in ("(", "[", "{")) - (following in (")", "]", "}")))
+            i += 2
+            continue
+        if char == "$":
+            formula = not formula
+            if text[i + 1 : i + 2] == "$":
+                i += 1
+        elif char in "{}":
+            depth = max(0, depth + (1 if char == "{" else -1))
+        elif (
+            depth == 0
+            and not formula
+            and (
+                char == "\n"
+                or (char in _STOPS and (i + 1 == len(text) or text[i + 1].isspace() or text[i + 1] in "*\"'"))
+            )
+        ):
+            return i
+        i += 1
+    if formula or depth:  # a formula left open: as plain text
+        stop = re.search(r"\n|[.!?](?=\s|$)", text)
+        return stop.start() if stop else len(text)
+    return len(text)
+
+
+def _at_the_end(text: str) -> list[str]:
+    stripped = text.strip()
+    line = stripped[max(stripped.rfind("\n") + 1, len(stripped) - MAX_CHARS - 1) :].strip()
+    if not line or len(line) > MAX_CHARS:
+        return []
+    if line == stripped and "=" not in line:
+        return [line]
+    head, equals, tail = line.rpartition("=")
+    if not equals or head.endswith(("\\", "<", ">", "!", ":")):
+        return []
+    tail = tail.strip()
+    between = head.partition("=")[2]
+    if not tail or sentence_end(tail.rstrip(".!? ") + ". ") != len(tail.rstrip(".!? ")) or _LISTS.search(between):
+        return []
+    return [tail]

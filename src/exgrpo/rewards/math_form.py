@@ -1,0 +1,291 @@
+r"""The form of a mathematical answer: what it is made of, as text that two equal answers share. Nothing is computed.
+
+`read(text)` gives a `Form`: a number (exact), a text (words, a choice, a time), an expression (LaTeX with one spelling),
+an equation, or a collection of forms: list, tuple or open interval, half-open interval, set, union, matrix. Decoration is
+dropped (`$`, `\left`, `\dfrac`, `\text`, trailing periods), a unit is kept beside what it measures, `\pm` is written out.
+"""
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+
+from .math_latex import ROW, TEXT, brackets, clean, split, squeeze
+from .math_units import known_unit
+from .number import parse_number
+
+MAX_PARTS, MAX_DEPTH = 64, 6
+SIGNIFICANT = 6  # digits from which on a decimal may stand for a number that is none
+_DIGITS = "0123456789"
+
+
+@dataclass(frozen=True)
+class Form:
+    """One answer, or one part of an answer.
+
+    `kind` is "number", "text", "base", "expression", "equation", or that of a collection: "list", "union", a matrix, or its
+    two brackets, such as "()" and "[)". `text` is the canonical spelling, `name` what stood before `=`, `letters` the
+    variables, `places` the decimal places of a number written with enough digits to stand for one that is no decimal.
+    """
+
+    kind: str
+    text: str
+    number: Fraction | None = None
+    parts: tuple["Form", ...] = ()
+    unit: str = ""
+    name: str = ""
+    letters: frozenset[str] = field(default=frozenset())
+    places: int = 0
+
+    @property
+    def is_collection(self) -> bool:
+        return bool(self.parts) and self.kind != "equation"
+
+
+_MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[clr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_NAME = re.compile(
+    r"(\([a-zA-Z](?:\s?,\s?[a-zA-Z])+\)|\\?[A-Za-z]{1,8}(?:_(?:\w|\{[^{}]{1,12}\}))?'*(?:\([a-z]\))?"
+    r"|\\angle\s?[A-Z_0-9{} ]{1,12})\s*(?:=|\\in(?![A-Za-z]))\s*"
+)
+_UNIT = re.compile(
+    r"(.*?)\s*((?:\\(?:text|mbox|mathrm|textrm|rm|textbf)\s*\{[^{}]*\}\s*(?:\^\s*(?:[23]|\{\s*[23]\s*\}))?\s*[/.]?\s*)+|%|\\degree)$",
+    re.DOTALL,
+)
+_WORDS = re.compile(r"(.*[0-9)}])\s*((?:[A-Za-z]++\.?(?:\s?\^(?:[23]|\{[23]\}))?[\s/]*){1,4})$", re.DOTALL)
+_BASE = re.compile(r"(-?[0-9A-F]+)_(?:([0-9]+)|\{([0-9]+|[a-z]+)\})")
+_BASES = {
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
+}
+_TIME = re.compile(r"[0-9]+(?:\s*:\s*[0-9]+)+")
+_RATIO_WORD = re.compile(r"([0-9])\s*(?:to|\\text\s*\{\s*to\s*\})\s*([0-9])")
+_REPEATING = re.compile(r"(-?)\s*([0-9]{0,20})\.([0-9]{0,20})\\(?:overline|bar)\s*\{([0-9]{1,20})\}")
+_QUIET = re.compile(r"[\s{}\\$\"“”]|(?<![0-9])[.!?](?![0-9])")  # what says nothing in words
+_LETTER = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_FUNCTIONS = frozenset({
+    "frac", "sqrt", "pi", "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh",
+    "tanh", "log", "ln", "exp", "cdot", "times", "infty", "le", "ge", "ne", "pm", "mp", "degree", "binom", "lfloor",
+    "rfloor", "lceil", "rceil", "div", "mod", "in", "cup", "cap", "to",
+})  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def read(text: str) -> Form | None:
+    """The form of an answer, or None if it cannot be one."""
+    cleaned = clean(text)
+    return None if cleaned is None else _read(cleaned, 0)
+
+
+def _read(text: str, depth: int) -> Form | None:
+    text = text.strip().rstrip(".").strip()
+    if not text or depth > MAX_DEPTH:
+        return None
+    if (whole := TEXT.fullmatch(text)) is not None and "," in whole[1]:
+        text = whole[1]
+    name = ""
+    if (match := _NAME.match(text)) is not None and match.end() < len(text) and "=" not in text[match.end() :]:
+        rest = text[match.end() :]
+        if len(split(rest, ",;")) == 1 or "=" not in rest:
+            name, text = squeeze(match[1]), rest
+    number = parse_number(_for_number(text))
+    if number is not None:
+        return Form(
+            "number", str(number), number, unit=known_unit(_unit_of_number(text)), name=name, places=_places(text)
+        )
+    form = _collection(text, depth) or _scalar(text)
+    if form is not None and name in form.letters:  # x = 2x + 3 defines nothing
+        return _of("equation", [name, text], depth)
+    return None if form is None else _named(form, name)
+
+
+def _named(form: Form, name: str) -> Form:
+    return (
+        form
+        if not name
+        else Form(form.kind, form.text, form.number, form.parts, form.unit, name, form.letters, form.places)
+    )
+
+
+def _for_number(text: str) -> str:
+    return re.sub(r"\\degree", " degrees ", text) if "=" not in text and "\\approx" not in text else ""
+
+
+def _unit_of_number(text: str) -> str:
+    if text.lstrip("-+ ").startswith("$"):
+        return "dollars"
+    if "%" in text:
+        return "percent"
+    plain = TEXT.sub(r" \1 ", text.replace("\\degree", " degrees "))
+    match = re.search(r"(?<![A-Za-z\\])(?!e[-+]?[0-9])[A-Za-z][A-Za-z.\s/^0-9{}]*$", plain)
+    return "" if match is None else match[0]
+
+
+def _places(text: str) -> int:
+    match = re.fullmatch(r"\D*([0-9,]*)\.([0-9]+)\D*", text)
+    return len(match[2]) if match is not None and len((match[1] + match[2]).lstrip("0.,")) >= SIGNIFICANT else 0
+
+
+def _collection(text: str, depth: int) -> Form | None:
+    matrix = _MATRIX.fullmatch(text)
+    if matrix is not None:
+        return _matrix(matrix[1], matrix[2], depth)
+    for separator, kind in ((";", "list"), (",", "list")):
+        pieces = [piece for piece in split(text, separator) if piece.strip()]
+        if len(pieces) > 1:
+            return _of(kind, pieces, depth)
+    if "\\cup" in text:
+        pieces = split(re.sub(r"\\cup(?![A-Za-z])", "\x02", text), "\x02")
+        if len(pieces) > 1:
+            return _of("union", pieces, depth)
+    kind, inner = brackets(text)
+    if kind:
+        pieces = split(inner, ",;")
+        if len(pieces) == 1 and kind != "{}":
+            return None if kind != "()" else _read(inner, depth + 1)
+        return _of(kind, pieces, depth)
+    if text.count("\\pm") == 1:
+        signs = [re.sub(r"\\pm(?![A-Za-z])", sign, text).lstrip("+ ") for sign in "+-"]
+        return _of("list", signs, depth)
+    return _relation(text, depth)
+
+
+def _of(kind: str, pieces: list[str], depth: int) -> Form | None:
+    if len(pieces) > MAX_PARTS:
+        return None
+    parts = []
+    for piece in pieces:
+        form = _read(piece, depth + 1)
+        if form is None:
+            return None
+        flat = form.kind == "list" and kind in ("list", "{}") and "\\pm" in piece  # {1 ± √5, -2}
+        parts += list(form.parts) if flat else [form]
+    letters = frozenset().union(*(part.letters for part in parts))
+    return Form(kind, f"{kind}<{'|'.join(_spelling(part) for part in parts)}>", None, tuple(parts), "", "", letters)
+
+
+def _spelling(form: Form) -> str:
+    return f"{form.name}={form.text}" if form.name else form.text
+
+
+def _matrix(kind: str, body: str, depth: int) -> Form | None:
+    rows = [row for row in body.split(ROW) if row.strip()]
+    cells = [row.split("&") for row in rows]
+    if not cells or len({len(row) for row in cells}) != 1 or len(cells) * len(cells[0]) > MAX_PARTS:
+        return None
+    form = _of("matrix", [cell for row in cells for cell in row], depth)
+    shape = f"{'determinant' if kind[0] in 'vV' else 'matrix'} {len(cells)}x{len(cells[0])}"
+    return None if form is None else Form(shape, f"{shape} {form.text}", None, form.parts, "", "", form.letters)
+
+
+_RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<|>|(?<![\\<>!:])=")
+
+
+def _relation(text: str, depth: int) -> Form | None:
+    r"""An equation, or an inequality: `x > 2` and `2 < x` become the interval `(2,\infty)` with the name x."""
+    operators = _RELATION.findall(text)
+    if not operators:
+        return None
+    sides = [side.strip() for side in _RELATION.split(text)]
+    if not all(sides) or len(sides) > 8:
+        return None
+    if set(operators) == {"="}:
+        return _of("equation", sides, depth)
+    flipped = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+    if set(operators) <= {">", r"\ge"}:
+        operators, sides = [flipped[o] for o in reversed(operators)], sides[::-1]
+    if not set(operators) <= {"<", r"\le"}:
+        return None
+    variable = re.compile(r"\\?[A-Za-z]+(?:\([a-z]\))?")
+    if len(sides) == 3 and variable.fullmatch(sides[1]):
+        low, high, name, ends = sides[0], sides[2], sides[1], operators
+    elif len(sides) == 2 and variable.fullmatch(sides[0]):
+        low, high, name, ends = r"-\infty", sides[1], sides[0], ["<", operators[0]]
+    elif len(sides) == 2 and variable.fullmatch(sides[1]):
+        low, high, name, ends = sides[0], r"\infty", sides[1], [operators[0], "<"]
+    else:
+        return None
+    kind = ("(" if ends[0] == "<" else "[") + (")" if ends[1] == "<" else "]")
+    form = _of(kind, [low, high], depth)
+    return None if form is None else _named(form, squeeze(name))
+
+
+def _scalar(text: str) -> Form | None:
+    if (base := _BASE.fullmatch(TEXT.sub(r"\1", text).replace(" ", ""))) is not None:
+        digits = base[1].lstrip("0") or "0"
+        return Form("base", f"{digits}_{_BASES.get(base[3] or '', base[2] or base[3])}")
+    if (repeating := _REPEATING.fullmatch(text)) is not None:
+        return _repeating(*repeating.groups())
+    exact, approximately, rounded = text.partition("\\approx")
+    if approximately:
+        return _approximated(exact, rounded)
+    text = _RATIO_WORD.sub(r"\1:\2", text)
+    body, unit = _without_unit(text)
+    if (number := parse_number(_for_number(body))) is not None:
+        return Form("number", str(number), number, unit=known_unit(unit), places=_places(body))
+    if _TIME.fullmatch(body):
+        return Form("text", squeeze(body), unit=known_unit(unit))
+    words = TEXT.sub(r" \1 ", body if unit else text)
+    if is_prose(words) or ("\\text" in text and not any(c in _DIGITS for c in text)):
+        return Form("text", " ".join(_QUIET.sub(" ", words).split()).casefold())
+    spelled = squeeze(body)
+    letters = frozenset(
+        token.lstrip("\\")
+        for token in _LETTER.findall(TEXT.sub(" ", body))
+        if token.lstrip("\\") not in _FUNCTIONS and token not in ("e", "i")
+    )
+    return Form("expression", spelled, unit=known_unit(unit), letters=letters)
+
+
+def _repeating(sign: str, whole: str, fixed: str, period: str) -> Form:
+    n = len(fixed)
+    part = Fraction(int(fixed or "0")) + Fraction(int(period), 10 ** len(period) - 1)
+    number = (int(whole or "0") + part / 10**n) * (-1 if sign else 1)
+    return Form("number", str(number), number)
+
+
+def _approximated(exact: str, rounded: str) -> Form | None:
+    r"""What stands before `\approx`, unless what stands behind is a number that it does not round or cut to."""
+    form, other = _read(exact, MAX_DEPTH), _read(rounded, MAX_DEPTH)
+    if form is None or other is None or form.number is None or other.number is None:
+        return form or other
+    scale = 10 ** len(rounded.partition(".")[2].rstrip())
+    return form if other.number * scale in (round(form.number * scale), int(form.number * scale)) else None
+
+
+def is_prose(text: str) -> bool:
+    r"""Whether `text` is words rather than a product of variables: letters only, or a word of four letters or more."""
+    plain = re.sub(r"\\[A-Za-z]+", " ", text)
+    return re.fullmatch(r"[\s(]*[A-Za-z]{2,}[\s).]*", text) is not None or re.search(r"[A-Za-z]{4,}", plain) is not None
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    if text.startswith("$"):
+        return text[1:].strip(), "dollars"
+    if text.startswith("-$"):
+        return "-" + text[2:].strip(), "dollars"
+    if text.endswith("$"):
+        return text[:-1].strip(), "dollars"
+    if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])", text):
+        return re.sub(r"\\degree\s*", r"\\cdot\\frac{\\pi}{180}", text), ""
+    match = _UNIT.fullmatch(text)
+    if match is not None and any(c.isalnum() for c in match[1]) and not match[1].rstrip().endswith(("_", "^")):
+        return match[1], TEXT.sub(r" \1 ", match[2].replace("\\degree", "degrees").replace("%", "percent"))
+    match = _WORDS.fullmatch(text)
+    if match is not None and (_is_am_or_pm(match[2]) or all(map(_is_unit_word, re.findall(r"[A-Za-z]+", match[2])))):
+        return match[1], match[2]
+    return text, ""
+
+
+def _is_am_or_pm(text: str) -> bool:
+    return re.fullmatch(r"[AaPp]\.?\s?[Mm]\.?\s*", text) is not None
+
+
+def _is_unit_word(word: str) -> bool:
+    return len(word) > 3 or (len(word) > 1 and known_unit(word) != "")
