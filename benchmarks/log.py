@@ -1,5 +1,5 @@
-"""The experience log as it grows: time to append a step, to open, to plan with reads from the file, to read at random; file size
-and resident memory.
+"""The experience log as it grows: time to append a step, to open, to plan with reads from the file, to read at random;
+file size and resident memory.
 
     python benchmarks/log.py                            # 10^4 .. 10^7 trajectories of 8 tokens, and 10^5 of 4,000
     python benchmarks/log.py --sizes 10000 100000       # less
@@ -58,7 +58,9 @@ def fill(path: Path, size: int, tokens: int) -> dict:
     buffer = ExperienceBuffer(questions, K, size, PER_QUESTION, store=log, listener=log)
     cpu, wall = [], []
     for start in range(0, size, COMMIT):
-        batch = [trajectory(i % questions, rng, tokens, start // COMMIT) for i in range(start, min(size, start + COMMIT))]
+        batch = [
+            trajectory(i % questions, rng, tokens, start // COMMIT) for i in range(start, min(size, start + COMMIT))
+        ]
         a, b = time.process_time(), time.perf_counter()
         log(Planned(start // COMMIT, start // COMMIT, B, 0, 0, None))
         for made in batch[:: max(1, len(batch) // B)]:
@@ -99,7 +101,11 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     position = log.reader.position()
     log.begin(Origin(model="synthetic", num_generations=K), position)
     config = ReplayConfig(
-        start_pass_at_1=0.0, capacity=size, capacity_per_question=PER_QUESTION, trajectory_choice="random", replay_share=0.5
+        start_pass_at_1=0.0,
+        capacity=size,
+        capacity_per_question=PER_QUESTION,
+        trajectory_choice="random",
+        replay_share=0.5,
     )
     order = np.arange(questions)
     planner = ReplayPlanner(config, FreshStream(lambda p: order, questions), K, 0, store=log, listener=log)

@@ -228,6 +228,8 @@ def test_as_a_table(audited, say):
     assert code == 0
     assert "suspicious" in text
     assert "second verifier: wrong, several answers" in text
+    assert "Name one that does by --with" not in text
+    assert "Name one that does by --with" in say("audit", audited, "--with", "format_reward")[1]
     assert f"more; exgrpo experience show TRAJECTORY {audited}" in text
 
 

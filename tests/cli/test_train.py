@@ -45,6 +45,32 @@ def questions(tmp_path):
     return str(path)
 
 
+def with_golds(path, golds):
+    path.write_text("".join(json.dumps({"question": f"q{i}?", "answer": gold}) + "\n" for i, gold in enumerate(golds)))
+    return ["--dataset_name", str(path), "--model_name_or_path", ".", *CPU, *TWO_QUESTIONS]
+
+
+def test_golds_that_the_reward_cannot_read_are_refused_before_the_model_loads(tmp_path, caplog):
+    argv = with_golds(tmp_path / "bad.jsonl", ["1", "2", "three apples", *map(str, range(17))])
+    with pytest.raises(
+        DatasetError, match=r"of 20 gold answers 1 cannot be read.*row 2: 'three apples'.*5\.0% of the gold"
+    ):
+        checked(*argv, "--reward_funcs", "numeric")
+    checked(*argv, "--reward_funcs", "numeric", "--max_bad_golds", "0.05")
+    assert "of 20 gold answers 1 cannot be read" in caplog.text
+    caplog.clear()
+    checked(*argv, "--reward_funcs", "numeric", "--max_bad_golds", "1")
+    checked(*with_golds(tmp_path / "good.jsonl", map(str, range(20))), "--reward_funcs", "numeric")
+    assert not caplog.text
+
+
+def test_only_the_deciding_reward_s_golds_are_looked_at(tmp_path):
+    argv = with_golds(tmp_path / "letters.jsonl", ["A", "B"] * 8)
+    checked(*argv, "--reward_funcs", "choice", "numeric")
+    with pytest.raises(DatasetError, match="numeric_reward: of 16 gold answers 16 cannot be read"):
+        checked(*argv, "--reward_funcs", "choice", "numeric", "--correctness_function", "numeric_reward")
+
+
 # Recipes ----------------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ pytest.importorskip("math_verify")
 # Pairs of gold and answer, checked by hand --------------------------------------------------------------------------
 
 RIGHT = [  # also in strict mode
+    (r"90^\circ, 60^\circ", "60, 90"), (r"(5\text{ m}, 3)", "(5, 3)"),
     (r"\frac23", "2(1/3)"), ("0.26x", "2(0.13)x"), (r"0.\overline{3}", r"\frac13"),
     (r"\frac{37}{30}", r"1.2\overline{3}"), ("x = 2x+3", "x=2x+3"),
     (r"2\sqrt{3}", r"2\sqrt{3}"), (r"2\sqrt{3}", r"\sqrt{12}"), (r"2\sqrt{3}", r"2\sqrt3"),
@@ -92,6 +93,7 @@ LENIENT = [  # right, but not in strict mode
 ]  # fmt: skip
 
 WRONG = [
+    (r"5\text{ m}, 3", r"5\text{ cm}, 3"), (r"(5\text{ m}, 3)", r"(5\text{ cm}, 3)"), (r"\$5, \$6", r"5\%, 6\%"),
     (r"\frac73", "2(1/3)"), ("2x+3", "x=2x+3"), (r"0.\overline{3}", "0.3"), (r"5x-7y+11z+4=0", "5x-7y+19z+4=0"),
     (r"\text{a-c yes}", "ac yes"), (r"\text{abcd}/2", "abcd2"),
     (r"2\sqrt{3}", "2"), (r"2\sqrt{3}", r"\sqrt{3}"), (r"2\sqrt{3}", r"3\sqrt{2}"), (r"2\sqrt{3}", r"2\sqrt{2}"),

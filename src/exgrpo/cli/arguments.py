@@ -51,6 +51,12 @@ class ScriptArguments:
             "`reasoning_accuracy_reward`, `think_format_reward`; or dotted paths to your own. A built-in task brings its own."
         },
     )
+    max_bad_golds: float = _option(
+        0.02,
+        "Share of gold answers that the deciding reward function may not be able to read, or not read as themselves; above it "
+        "training is refused. Looked at before the model loads, for rewards of this package, on at most 2,000 questions. 1 "
+        "switches it off.",
+    )
     task: str | None = _option(None, f"A built-in task in place of a dataset: {', '.join(TASKS)}.")
     task_knobs: dict[str, Any] | str | None = field(
         default=None,
@@ -86,7 +92,7 @@ class ScriptArguments:
         of_task = ("task_knobs", "task_questions", "task_eval_questions", "warm_up_seed", "warm_up_batches")
         of_dataset = (
             "dataset_config", "eval_dataset", "question_column", "answer_column", "answer_name", "prompt_template",
-            "system_prompt", "conversational", "keep_columns", "drop_incomplete", "limit", "eval_limit",
+            "system_prompt", "conversational", "keep_columns", "drop_incomplete", "limit", "eval_limit", "max_bad_golds",
         )  # fmt: skip
         defaults = {f.name: f.default for f in fields(self)}
         return [n for n in (of_task if self.task is None else of_dataset) if getattr(self, n) != defaults[n]]

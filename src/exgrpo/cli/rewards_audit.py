@@ -33,6 +33,10 @@ SEVERAL, LISTED, CUT, SHORT, SHARED = (
 CHUNK = 512
 MANY = 4  # options on one line
 SHORT_SHARE, USUAL_LENGTH = 0.25, 20  # of the median length, where that is at least so many tokens
+ILL_FITTING = (
+    "The second verifier says wrong to most of them: either the run was rewarded for wrong answers, or this verifier does not "
+    "read the form of its answers, as with the built-in tasks. Name one that does by --with."
+)
 _STATED = re.compile(r"\banswer\W{0,3}(?:is|[:=])\s*([^\n]{1,80})", re.IGNORECASE)
 _BETWEEN = re.compile(r"[,;/\n]|\bor\b|\band\b", re.IGNORECASE)
 
@@ -84,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
             **{f"  {reason}": number for reason, number in reasons.most_common()},
         }
     )  # fmt: skip
+    if reasons[DISAGREES] > scored / 2:
+        write(f"\n{ILL_FITTING}")
     shown = found[: max(0, args.limit)]
     if shown:
         write()

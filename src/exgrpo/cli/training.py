@@ -15,11 +15,17 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 from ..errors import ConfigurationError, DatasetError
 from ..presets import resolve
 from ..rewards import get_reward
+from ..rewards.check import check_golds
 from ..tasks import Family, Task, get_task
 from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from .arguments import ScriptArguments
 from .main import UsageError
 from .quiet import quiet_host
+
+logger = logging.getLogger(__name__)
+
+READ_GOLDS = ("math_reward", "strict_math_reward", "numeric_reward", "choice_reward", "code_output_reward")
+GOLDS_CHECKED = 2000
 
 
 @dataclass
@@ -180,6 +186,27 @@ def _questions(script: ScriptArguments, source: str, split: str, limit: int | No
     return dataset.rename_column("answer", script.answer_name)
 
 
+def check_gold_answers(settings: Settings, material: Material) -> None:
+    """A gold answer that the verifier misreads makes wrong answers right, and replay trains on them again and again."""
+    script, args = settings.script, settings.args
+    names = [getattr(f, "__name__", "") for f in material.rewards]
+    reward = material.rewards[checks.correctness_index(names, args.correctness_function)]
+    if script.max_bad_golds >= 1 or getattr(reward, "__name__", "") not in READ_GOLDS:
+        return
+    dataset = material.train
+    if len(dataset) > GOLDS_CHECKED:  # evenly spaced
+        dataset = dataset.select([i * len(dataset) // GOLDS_CHECKED for i in range(GOLDS_CHECKED)])
+    report = check_golds(reward, dataset, answer_name=script.answer_name)
+    bad = (report.unscorable + report.not_boxed) / report.rows
+    if bad > script.max_bad_golds:
+        raise DatasetError(
+            f"{report}. That is {bad:.1%} of the gold answers, more than max_bad_golds={script.max_bad_golds:g}. Choose "
+            "another reward function (`exgrpo rewards check` compares them), or raise max_bad_golds."
+        )
+    if report.found:
+        logger.warning("%s.", report)
+
+
 def check_material(settings: Settings, material: Material) -> None:
     """All that can be known to fail before weights are read."""
     args, model = settings.args, settings.model.model_name_or_path
@@ -196,6 +223,8 @@ def check_material(settings: Settings, material: Material) -> None:
             f"reward_weights has {len(args.reward_weights)} values, but there are {len(material.rewards)} reward functions. "
             "Give one weight for each."
         )
+    if args.process_index == 0 and material.task is None:
+        check_gold_answers(settings, material)
     if model is None and not isinstance(material.task, Family):
         raise UsageError("there is no model: set model_name_or_path (a hub name or a local directory).")
     if model is not None and model.startswith((".", "~", "/")) and not Path(model).expanduser().is_dir():

@@ -1,8 +1,8 @@
 """Reward for form, in the convention of TRL's `think_format_reward`: thinking between tags, then an answer.
 
 It differs from TRL's in what it takes and in what it lets through: strings as well as messages; exactly one thinking
-part, before which there may be space; an answer that is not empty; and a prompt that already opens `<think>`, as some chat templates do, need not be
-answered with another.
+part, before which there may be space; an answer that is not empty; and a prompt that already opens `<think>`, as some
+chat templates do, need not be answered with another.
 """
 
 from typing import Any

@@ -157,19 +157,8 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
         return _equations_equal(gold, answer, strict, here)
     if not _units_agree(gold, answer):
         return False
-    if (
-        answer.kind == "equation" and gold.kind != "equation"
-    ):  # maybe a chain of equal values, of which each must be right
-        if gold.name and _equations_equal(gold, answer, strict, here):
-            return True
-        parts = (
-            answer.parts[1:]
-            if len(answer.parts) > 2 and re.fullmatch(r"[A-Za-z]", answer.parts[0].text)
-            else answer.parts
-        )
-        return not (gold.name or gold.is_collection or strict) and all(
-            _equal(gold, part, strict, here) for part in parts
-        )
+    if answer.kind == "equation" and gold.kind != "equation":
+        return _equations_equal(gold, answer, strict, here) if gold.name else _chain_equal(gold, answer, strict, here)
     if gold.kind == "equation":
         if answer.number is not None and all(part.number is not None for part in gold.parts):  # 0.56 = 56%
             return any(_equal(part, answer, strict, here) for part in gold.parts)
@@ -193,6 +182,14 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
     if not here:
         raise _NeedsSymbolic
     return (not strict and _rounded(gold, answer, here)) or symbolic_equal(_latex(gold), _latex(answer), False, strict)
+
+
+def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
+    """Whether all of `x = a = b` is right, apart from the name at its head."""
+    parts = answer.parts
+    if len(parts) > 2 and re.fullmatch(r"[A-Za-z]", parts[0].text):
+        parts = parts[1:]
+    return not gold.is_collection and not strict and all(_equal(gold, part, strict, here) for part in parts)
 
 
 def _words(text: str) -> str:
@@ -280,7 +277,11 @@ def _collections_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bo
 def _match_unordered(golds: list[Form], answers: list[Form], strict: bool, here: bool) -> bool:
     for gold in list(golds):  # equal as text or number
         for answer in answers:
-            if gold.kind == answer.kind and gold.text == answer.text and gold.name == answer.name:
+            if (
+                gold.kind == answer.kind
+                and gold.text == answer.text
+                and (gold.name, gold.unit) == (answer.name, answer.unit)
+            ):
                 golds.remove(gold)
                 answers.remove(answer)
                 break

@@ -6,7 +6,7 @@ dropped (`$`, `\left`, `\dfrac`, `\text`, trailing periods), a unit is kept besi
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -53,17 +53,9 @@ _UNIT = re.compile(
 )
 _WORDS = re.compile(r"(.*[0-9)}])\s*((?:[A-Za-z]++\.?(?:\s?\^(?:[23]|\{[23]\}))?[\s/]*){1,4})$", re.DOTALL)
 _BASE = re.compile(r"(-?[0-9A-F]+)_(?:([0-9]+)|\{([0-9]+|[a-z]+)\})")
-_BASES = {
-    "two": "2",
-    "three": "3",
-    "four": "4",
-    "five": "5",
-    "six": "6",
-    "seven": "7",
-    "eight": "8",
-    "nine": "9",
-    "ten": "10",
-}
+_BASES = dict(
+    zip(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), map(str, range(2, 11)), strict=True)
+)
 _TIME = re.compile(r"[0-9]+(?:\s*:\s*[0-9]+)+")
 _RATIO_WORD = re.compile(r"([0-9])\s*(?:to|\\text\s*\{\s*to\s*\})\s*([0-9])")
 _REPEATING = re.compile(r"(-?)\s*([0-9]{0,20})\.([0-9]{0,20})\\(?:overline|bar)\s*\{([0-9]{1,20})\}")
@@ -96,9 +88,8 @@ def _read(text: str, depth: int) -> Form | None:
             name, text = squeeze(match[1]), rest
     number = parse_number(_for_number(text))
     if number is not None:
-        return Form(
-            "number", str(number), number, unit=known_unit(_unit_of_number(text)), name=name, places=_places(text)
-        )
+        unit = known_unit(_unit_of_number(text))
+        return Form("number", str(number), number, unit=unit, name=name, places=_places(text))
     form = _collection(text, depth) or _scalar(text)
     if form is not None and name in form.letters:  # x = 2x + 3 defines nothing
         return _of("equation", [name, text], depth)
@@ -106,11 +97,7 @@ def _read(text: str, depth: int) -> Form | None:
 
 
 def _named(form: Form, name: str) -> Form:
-    return (
-        form
-        if not name
-        else Form(form.kind, form.text, form.number, form.parts, form.unit, name, form.letters, form.places)
-    )
+    return replace(form, name=name) if name else form
 
 
 def _for_number(text: str) -> str:
@@ -136,10 +123,10 @@ def _collection(text: str, depth: int) -> Form | None:
     matrix = _MATRIX.fullmatch(text)
     if matrix is not None:
         return _matrix(matrix[1], matrix[2], depth)
-    for separator, kind in ((";", "list"), (",", "list")):
+    for separator in ";,":
         pieces = [piece for piece in split(text, separator) if piece.strip()]
         if len(pieces) > 1:
-            return _of(kind, pieces, depth)
+            return _of("list", pieces, depth)
     if "\\cup" in text:
         pieces = split(re.sub(r"\\cup(?![A-Za-z])", "\x02", text), "\x02")
         if len(pieces) > 1:
@@ -171,7 +158,8 @@ def _of(kind: str, pieces: list[str], depth: int) -> Form | None:
 
 
 def _spelling(form: Form) -> str:
-    return f"{form.name}={form.text}" if form.name else form.text
+    spelled = f"{form.name}={form.text}" if form.name else form.text
+    return f"{spelled} {form.unit}" if form.unit else spelled
 
 
 def _matrix(kind: str, body: str, depth: int) -> Form | None:
@@ -181,7 +169,7 @@ def _matrix(kind: str, body: str, depth: int) -> Form | None:
         return None
     form = _of("matrix", [cell for row in cells for cell in row], depth)
     shape = f"{'determinant' if kind[0] in 'vV' else 'matrix'} {len(cells)}x{len(cells[0])}"
-    return None if form is None else Form(shape, f"{shape} {form.text}", None, form.parts, "", "", form.letters)
+    return None if form is None else replace(form, kind=shape, text=f"{shape} {form.text}")
 
 
 _RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<|>|(?<![\\<>!:])=")
@@ -253,8 +241,10 @@ def _repeating(sign: str, whole: str, fixed: str, period: str) -> Form:
 def _approximated(exact: str, rounded: str) -> Form | None:
     r"""What stands before `\approx`, unless what stands behind is a number that it does not round or cut to."""
     form, other = _read(exact, MAX_DEPTH), _read(rounded, MAX_DEPTH)
-    if form is None or other is None or form.number is None or other.number is None:
+    if form is None or form.number is None:
         return form or other
+    if other is None or other.number is None:
+        return None
     scale = 10 ** len(rounded.partition(".")[2].rstrip())
     return form if other.number * scale in (round(form.number * scale), int(form.number * scale)) else None
 

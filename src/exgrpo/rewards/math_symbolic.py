@@ -156,7 +156,9 @@ def _bits(expression: Any) -> float:
         return 5.0
     bits = [_bits(argument) for argument in expression.args]
     if isinstance(expression, (sympy.Pow, sympy.exp)):
-        total = max(bits[0] if len(bits) > 1 else 2.0, 2.0) * 2.0 ** min(bits[-1], 64.0)
+        exponent = expression.args[-1]
+        times = float(min(abs(exponent), 2**64)) if exponent.is_Rational else 2.0 ** min(bits[-1], 64.0)
+        total = max(bits[0] if len(bits) > 1 else 2.0, 2.0) * max(times, 1.0)
     elif isinstance(expression, (sympy.factorial, sympy.gamma, sympy.binomial)):
         total = 2.0 ** min(max(bits), 64.0) * 12.0
     else:
