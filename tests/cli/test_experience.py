@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from exgrpo.cli.experience_output import plain, prompt_text, shortened, write_js
 from exgrpo.cli.main import main
 from exgrpo.experience.log import LogReader
 from tests.cli.test_main import HEAVY
-from tests.logs import ORIGIN, K, Run, buffer_at, eventful, write_checkpoint
+from tests.logs import ORIGIN, Dataset, K, Run, buffer_at, eventful, write_checkpoint
 
 COMMANDS = ("stats", "questions", "show", "sql", "export", "import", "merge", "prune", "verify", "fork")
 
@@ -587,3 +588,25 @@ def test_prompts_as_people_read_them():
         assert prompt_text(text) == text
     assert prompt_text(None) == ""
     assert shortened("abcdef", 4) == "abc…"
+
+
+def test_nothing_that_a_dataset_says_commands_the_terminal(tmp_path, capsys):
+    evil = "clear \x1b[2J title \x1b]0;pwned\x07 c1 \x9b31m turn \u202e bell \x07"
+
+    class Evil(Dataset):
+        def facts(self, question):
+            return replace(
+                super().facts(question),
+                prompt=evil,
+                columns=json.dumps({"a": evil}, ensure_ascii=False),
+                problem_type=evil,
+            )
+
+    run = Run(tmp_path / "experience.db", Evil())
+    run.generations(3)
+    run.close()
+    for argv in (["questions"], ["show", "q:1"], ["sql", "SELECT prompt, columns, problem_type FROM question"]):
+        assert main(["experience", *argv, str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        assert "clear" in shown
+        assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}, argv

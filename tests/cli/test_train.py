@@ -244,3 +244,22 @@ def environment(tmp_path):
     import os
 
     return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "EXGRPO_CACHE": str(tmp_path / "cache")}
+
+
+def test_a_run_that_has_ended_can_be_started_again(tmp_path, capsys):
+    argv = [
+        "train",
+        *TINY,
+        "--preset",
+        "exgrpo",
+        "--max_steps",
+        "2",
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--resume_from_checkpoint",
+        "last",
+    ]
+    argv += ["--save_strategy", "steps", "--save_steps", "1"]
+    for _ in range(2):
+        assert main(argv) == 0
+        assert "The model is in" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import harness as h
@@ -19,8 +20,9 @@ from transformers import TrainerCallback
 from exgrpo.errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
-from exgrpo.experience.log import LogReader, StoredTrajectories, rebuild
+from exgrpo.experience.log import LogReader, StoredTrajectories, rebuild, upkeep
 from exgrpo.experience.log.rebuild import size_of
+from exgrpo.trl import experience
 
 
 def script(generation: int, prompt: str, member: int) -> str:
@@ -435,3 +437,73 @@ def test_the_sql_of_the_page(rich_log, query):
     assert rows
     assert all(len(row) >= 2 for row in rows)
     assert any(value is not None for row in rows for value in row)
+
+
+# Mishaps ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_failed_can_be_tried_again(tmp_path, bank):
+    trainer = make(tmp_path / "new", experience_from=str(tmp_path / "nowhere"))
+    with pytest.raises(ExperienceLogError, match="there is no experience log"):
+        trainer.train()
+    trainer.args.experience_from = str(bank[1])
+    trainer.train()
+    assert trainer.events.of(Replayed)
+    assert len(reopened(tmp_path / "new" / "experience.db")) == len(trainer.planner.buffer)
+
+
+def test_a_write_ahead_log_that_was_left_is_not_taken_for_that_of_a_new_log(tmp_path):
+    path = tmp_path / "experience.db"
+    make(tmp_path).train()
+    held = sqlite3.connect(path)  # keeps the write-ahead log from being folded in
+    held.execute("BEGIN")
+    held.execute("SELECT * FROM state").fetchone()
+    make(tmp_path).train()
+    copy = (tmp_path / "experience.db-wal").read_bytes()
+    held.close()
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"experience.db{suffix}").unlink(missing_ok=True)
+    (tmp_path / "experience.db-wal").write_bytes(copy)
+    assert len(copy) > 1000
+    trainer = make(tmp_path)
+    trainer.train()
+    assert len(reopened(path)) == len(trainer.planner.buffer)
+    assert not upkeep.verify(path)
+    assert (tmp_path / "experience.db-wal.left-behind").read_bytes() == copy
+
+
+def test_a_second_trainer_by_another_name_of_the_file_is_refused(tmp_path):
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "experience.db").symlink_to(tmp_path / "real" / "experience.db")
+    refusals = []
+
+    def second():
+        with pytest.raises(LogInUseError, match="is being written by process"):
+            make(tmp_path / "link").train()
+        refusals.append(1)
+
+    make(tmp_path / "real", callbacks=[During(2, second)]).train()
+    assert refusals == [1]
+    make(tmp_path / "link").train()
+    assert (tmp_path / "link" / "experience.db").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda t: replace(t, completion_ids=t.completion_ids + 500), "with token ids beyond the model's vocabulary"),
+        (lambda t: replace(t, rewards=np.ones(2)), "with another number of rewards than functions"),
+    ],
+)
+def test_trajectories_that_do_not_fit_the_model_or_the_rewards(tmp_path, bank, monkeypatch, caplog, change, reason):
+    source_of = experience.source_of
+
+    def changed(reader, *args):
+        source = source_of(reader, *args)
+        return replace(source, trajectories=[replace(k, trajectory=change(k.trajectory)) for k in source.trajectories])
+
+    monkeypatch.setattr(experience, "source_of", changed)
+    trainer = make(tmp_path / "new", experience_from=str(bank[1]))
+    trainer.train()
+    assert f"{len(bank[0].planner.buffer)} {reason}" in caplog.text
+    assert trainer.state.global_step == 4

@@ -352,3 +352,57 @@ def test_a_changed_byte_of_the_facts_is_refused(tmp_path):
         except CheckpointError as error:
             said = str(error)
         assert said is None or "cannot be read" in said or "reads formats up to" in said
+
+
+def test_another_number_of_generations_is_rebuilt_alike_with_and_without_snapshots(tmp_path):
+    """Resumed with another K, then that run from each of its checkpoints."""
+    first = make(tmp_path, max_steps=12)
+    first.add_callback(Stop(4))
+    first.train()
+    other = dict(max_steps=12, num_generations=2, per_device_train_batch_size=16)
+    whole = make(tmp_path, **other)
+    whole.train(resume_from_checkpoint=True)
+    found = facts(whole)
+    for at in (5, 8, 11):
+        again = make(tmp_path, **other)
+        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+        assert facts(again) == found, at
+
+
+def test_a_checkpoint_by_another_name(tmp_path):
+    whole = make(tmp_path / "run", max_steps=4)
+    whole.train()
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", tmp_path / "kept")
+    (tmp_path / "run" / "latest").symlink_to(tmp_path / "run" / "checkpoint-3")
+    for name in (tmp_path / "kept", tmp_path / "run" / "latest"):
+        again = make(tmp_path / "run", max_steps=4)
+        again.train(resume_from_checkpoint=str(name))
+        assert facts(again) == facts(whole)
+
+
+def test_a_finished_run_keeps_its_best_model(tmp_path):
+    options = dict(
+        max_steps=4, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, metric_for_best_model="eval_reward",
+    )  # fmt: skip
+    first = make(tmp_path, **options)
+    first.eval_dataset = h.questions(8)
+    first.train()
+    second = make(tmp_path, **options)
+    second.eval_dataset = h.questions(8)
+    output = second.train(resume_from_checkpoint="last")
+    assert output.metrics["train_runtime"] == 0
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_the_host_cannot_resume_exactly_is_said(tmp_path, caplog):
+    make(tmp_path, max_steps=2).train()
+    make(tmp_path, max_steps=3, ignore_data_skip=True).train(resume_from_checkpoint=True)
+    assert "ignore_data_skip=True: the resumed run is not bit-equal" in caplog.text
+
+
+def test_older_checkpoints_in_the_folder_are_told_of(tmp_path, caplog):
+    make(tmp_path, max_steps=2).train()
+    assert "is of an earlier run" not in caplog.text
+    make(tmp_path, max_steps=2, seed=8).train()
+    assert "checkpoint-2 is of an earlier run: resuming the 'last' checkpoint would continue that one" in caplog.text

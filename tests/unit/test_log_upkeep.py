@@ -633,3 +633,23 @@ def test_a_spoiled_tokenizer_is_named_and_a_missing_one_does_not_matter(tmp_path
 
 def test_everything_is_offered_in_one_place():
     assert all(hasattr(log_upkeep, name) for name in log_upkeep.__all__)
+
+
+def test_prune_refuses_where_the_checkpoints_are_not_found(tmp_path):
+    path, _ = eventful(tmp_path)
+    away = tmp_path / "elsewhere"
+    away.mkdir()
+    for checkpoint in tmp_path.glob("checkpoint-*"):
+        checkpoint.rename(away / checkpoint.name)
+    with pytest.raises(ExperienceLogError, match="2 checkpoints were saved with this log, but none lies beside it"):
+        prune(path)
+    assert len(prune(path, dry_run=True, also=[away]).checkpoints) == 2
+    assert prune(path, dry_run=True, without_checkpoints=True).checkpoints == []
+
+
+def test_prune_finds_the_checkpoints_beside_a_link_to_the_log(tmp_path):
+    path, _ = eventful(tmp_path / "run")
+    (tmp_path / "disk").mkdir()
+    real = path.rename(tmp_path / "disk" / "log.db")
+    path.symlink_to(real)
+    assert len(prune(path, dry_run=True).checkpoints) == 2

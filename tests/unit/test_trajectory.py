@@ -80,3 +80,12 @@ def test_a_group_counts(outcomes, successes, scorable, solved):
 def test_a_group_refuses_what_is_no_outcome(outcomes):
     with pytest.raises(TrajectoryError, match="question 7"):
         Group(7, np.array(outcomes))
+
+
+@pytest.mark.parametrize(
+    "bad", [dict(entropy=-3.0), dict(entropy=float("inf")), dict(step=-(2**31)), dict(entropy_step=2**40)]
+)
+def test_entropies_and_steps_that_cannot_be(bad):
+    given = dict(question=0, completion_ids=np.array([1]), behaviour_logps=np.array([-1.0]), rewards=np.ones(1), step=0)
+    with pytest.raises(TrajectoryError, match="entropy must be|steps must lie"):
+        Trajectory(**{**given, **bad})

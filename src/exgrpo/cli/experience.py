@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
 def log_path(run: str, must_exist: bool = True) -> Path:
     """The log of a run: that in its folder, or the file itself."""
     path = Path(run).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (not path.exists() and not path.suffix):
         path = path / FILE_NAME
     if must_exist and not path.is_file():
         raise UsageError(f"there is no experience log {path}. Give {RUN}.")
@@ -167,6 +167,11 @@ def _prune(commands: Commands) -> None:
     )  # fmt: skip
     argument(
         "--checkpoints", action="append", default=[], metavar="DIR", help="another folder with checkpoints of this log"
+    )
+    argument(
+        "--without-checkpoints",
+        action="store_true",
+        help="also where checkpoints were saved with the log, but none is found",
     )
     argument("--dry-run", action="store_true", help="only tell what would go")
 

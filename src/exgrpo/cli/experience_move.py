@@ -61,7 +61,7 @@ def prune(args: argparse.Namespace) -> int:
     folders = [Path(folder).expanduser() for folder in args.checkpoints]
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UsageError(f"--checkpoints: there is no folder {missing[0]}.")
-    report = upkeep.prune(log_path(args.run), args.before_step, args.dry_run, folders)
+    report = upkeep.prune(log_path(args.run), args.before_step, args.dry_run, folders, args.without_checkpoints)
     if args.json:
         write_json({**plain(report), "bytes_freed": report.bytes_before - report.bytes_after, "dry_run": args.dry_run})
         return 0

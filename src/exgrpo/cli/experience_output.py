@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +16,22 @@ from ..report.table import format_cell
 
 Row = Mapping[str, Any]
 PIPED_WIDTH = 120
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def write(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
+    """A line, or several, in which nothing commands the terminal: what a model or a dataset says is not trusted."""
+    sys.stdout.write(harmless(text) + "\n")
+
+
+def harmless(text: str) -> str:
+    """Control characters, and those that turn the direction of writing, as their escapes."""
+    return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def write_json(value: Any) -> None:
     """As JSON that every parser reads: NaN and infinities are null."""
-    write(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False))
+    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=sys.stdout.isatty()) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -106,7 +114,7 @@ def shortened(text: str, room: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return harmless(" ".join(text.split()))
 
 
 def prompt_text(prompt: str | None) -> str:

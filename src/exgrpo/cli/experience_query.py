@@ -15,7 +15,7 @@ from ..experience.log import LogReader
 from ..experience.log.connection import connect
 from .experience import log_path
 from .experience_look import one_moment
-from .experience_output import format_cell, prompt_text, width, write, write_facts, write_json, write_table
+from .experience_output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
 from .experience_text import Decoder
 from .main import UsageError
 
@@ -277,7 +277,10 @@ def _write_rows(cursor: sqlite3.Cursor, args: argparse.Namespace) -> None:
         if args.csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(names)
-            writer.writerows([_shown(value) for value in row] for row in cursor)
+            is_terminal = sys.stdout.isatty()
+            for row in cursor:
+                cells = [_shown(value) for value in row]
+                writer.writerow([harmless(c) if is_terminal and isinstance(c, str) else c for c in cells])
             return
         rows = [dict(zip(names, map(_shown, row), strict=True)) for row in cursor]
     except sqlite3.Error as error:

@@ -244,10 +244,7 @@ class ExperienceBuffer:
         }
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Become what another buffer was, into a buffer that holds nothing yet.
-
-        Where that one had another K, bucket members stand in the order of its buckets.
-        """
+        """Become what another buffer was, into a buffer that holds nothing yet."""
         if self._size or self.next_serial:
             raise ValueError("restore: the buffer must be empty")
         self._questions["successes"], self._questions["scorable"] = snapshot["accuracy"].T
@@ -270,6 +267,14 @@ class ExperienceBuffer:
             starts = np.cumsum(counts) - counts
             self._table[owners[order], np.arange(n) - starts[owners[order]]] = order
         for question in snapshot["pools"].tolist():
+            self._settle(question)
+
+    def reorder(self) -> None:
+        """Put the members of each bucket in the order of their numbers: where K changed, their history says nothing."""
+        members = np.sort(np.concatenate([pool.members for pool in self._buckets]))
+        self._buckets = [_Pool() for _ in range(self.num_generations + 1)]
+        self._questions["bucket"] = self._questions["place"] = NONE
+        for question in members.tolist():
             self._settle(question)
 
     def shrink(self) -> None:

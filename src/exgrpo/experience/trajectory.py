@@ -16,6 +16,7 @@ FloatArray = NDArray[np.floating[Any]]
 
 FINISH_REASONS = ("stop", "length")
 RIGHT, WRONG, UNSCORABLE = 1, 0, -1
+MAX_STEPS = 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,12 @@ class Trajectory:
         if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
             raise TrajectoryError(
                 f"{who}: rewards must have shape (F,), F >= 1, and be finite or NaN, but have shape {rewards.shape}: {rewards}"
+            )
+        if not (np.isnan(self.entropy) or 0 <= self.entropy < np.inf):
+            raise TrajectoryError(f"{who}: entropy must be finite and at least 0, or NaN, but is {self.entropy}")
+        if not all(-MAX_STEPS <= step <= MAX_STEPS for step in (self.step, self.measured_at)):
+            raise TrajectoryError(
+                f"{who}: steps must lie within {MAX_STEPS:,} of 0, but are {self.step} and {self.measured_at}"
             )
         if self.finish_reason not in FINISH_REASONS:
             raise TrajectoryError(

@@ -106,10 +106,10 @@ def _check(values: Mapping[str, Any]) -> str:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a checkpoint was written to its end: the host's state comes last, and names the step."""
+    """Whether a checkpoint was written to its end: the host's state comes last."""
     try:
         state = json.loads((folder / HOST_STATE).read_text(encoding="utf-8"))
-        return bool(folder.name == f"{PREFIX_CHECKPOINT_DIR}-{state['global_step']}")
+        return isinstance(state["global_step"], int)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -150,9 +150,9 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike
     Raises:
         CheckpointError: there is none, or it was not written to its end.
     """
-    if asked is None or asked is False:
-        return None
     word = str(asked).lower()
+    if asked is None or word in ("false", "none"):
+        return None
     if word in ("true", "last"):
         found = last_checkpoint(output_dir)
         if skipped := incomplete_checkpoints(output_dir):
@@ -163,12 +163,13 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike
                 "'last', which begins anew where there is none."
             )
         return found
-    if not is_complete(Path(str(asked))):
-        what = "was not written to its end" if Path(str(asked)).is_dir() else "does not exist"
+    place = Path(str(asked)).expanduser()
+    if not is_complete(place):
+        what = "was not written to its end" if place.is_dir() else "does not exist"
         last = last_checkpoint(output_dir)
         instead = f"The last complete one is {last}." if last else f"{output_dir} holds no complete one."
         raise CheckpointError(f"the checkpoint {asked} {what}. {instead}")
-    return str(asked)
+    return str(place)
 
 
 def mark_incomplete(folder: Path) -> None:

@@ -160,7 +160,7 @@ class ExGRPOConfig(GRPOConfig):
     @property
     def experience_path(self) -> Path:
         """The file that experience is kept in."""
-        return Path(self.output_dir or ".") / self.experience_log
+        return Path(self.output_dir or ".").expanduser() / Path(self.experience_log).expanduser()
 
     @property
     def replay(self) -> ReplayConfig:

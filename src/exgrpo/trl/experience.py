@@ -69,6 +69,7 @@ class ExperienceKeeper:
         self.log: LogWriter | None = None  # of the main process
         self.position: Position | None = None  # of the last commit
         self._started = False
+        self._failed = False  # to start, half way
         self._has_begun = False  # the log that is open
         self._all_is_written = False
 
@@ -109,7 +110,7 @@ class ExperienceKeeper:
         Raises:
             ConfigurationError, CheckpointError, ExperienceLogError: on every process.
         """
-        again, self._started = self._started and checkpoint is None, True
+        again = self._started and checkpoint is None
         if not self.config.keeps_log:
             if checkpoint is not None:
                 raise ConfigurationError(
@@ -117,6 +118,7 @@ class ExperienceKeeper:
                     "option if the run had a log; or start from the checkpoint's weights (model=CHECKPOINT) with empty "
                     "experience, or set preset='on-policy'."
                 )
+            self._started = True
             return planner, None
         if checkpoint is not None and (facts is None or facts.log is None):
             raise CheckpointError(
@@ -129,14 +131,16 @@ class ExperienceKeeper:
             planner.buffer.store = self._store()
             on_main(self.accelerator, lambda: self._go_on(planner))
             return planner, None
-        if checkpoint is not None:
+        if checkpoint is not None or self._failed:
             planner = self.new_planner()
+        self._failed = True
         planner.buffer.store = self._store()
         opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts))
         if not self.accelerator.is_main_process:
             if opened.index is not None:
                 planner.buffer.restore(opened.index)
             planner.restore(opened.state)
+        self._started, self._failed = True, False
         if checkpoint is None or opened.choices is None:
             return planner, None
         saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
@@ -210,7 +214,9 @@ class ExperienceKeeper:
         assert self.log is not None
         step = self.trainer._optimizer_step
         source = replace(source, trajectories=committing(source.trajectories, self.log, self._state(planner)))
-        report = inherit(source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer))
+        report = inherit(
+            source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer), origins.bounds(self.trainer)
+        )  # fmt: skip
         logger.warning("Experience from %s: %s.", source.name, report)
 
     def _resume(

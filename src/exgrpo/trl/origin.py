@@ -14,6 +14,7 @@ from torch import nn
 
 from .. import __version__
 from ..experience.log import Origin
+from ..experience.log.inherit import Bounds
 from ..experience.trajectory import FloatArray, Trajectory
 
 VOLATILE = (
@@ -87,6 +88,12 @@ def rewards_of(trainer: Any) -> str:
     return json.dumps([functions, {"decides": decides, "above": float(trainer.args.correctness_threshold)}])
 
 
+def bounds(trainer: Any) -> Bounds:
+    """What token ids and rewards of trajectories must fit into."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return Bounds(int(model.get_input_embeddings().num_embeddings), len(trainer.reward_funcs))
+
+
 def rescorer(trainer: Any) -> Callable[[Sequence[Trajectory]], list[FloatArray | None]]:
     """Scores stored trajectories with the trainer's reward functions, on one process.
 
@@ -116,7 +123,7 @@ def rescorer(trainer: Any) -> Callable[[Sequence[Trajectory]], list[FloatArray |
             "log_extra": lambda column, values: None,
             "log_metric": lambda name, value: None,
         }
-        columns = [_call(function, given) for function in trainer.reward_funcs]
+        columns = [_call(trainer, function, given) for function in trainer.reward_funcs]
         rewards = np.array([[np.nan if r is None else r for r in column] for column in columns], np.float32).T
         rewards[np.isinf(rewards)] = np.nan
         right = rewards[:, trainer._correctness] > trainer.args.correctness_threshold
@@ -125,9 +132,16 @@ def rescorer(trainer: Any) -> Callable[[Sequence[Trajectory]], list[FloatArray |
     return rescore
 
 
-def _call(function: Any, given: dict[str, Any]) -> Any:
+def _call(trainer: Any, function: Any, given: dict[str, Any]) -> list[Any]:
     answer = function(**given)
-    return asyncio.run(_result(answer)) if inspect.isawaitable(answer) else answer
+    if inspect.isawaitable(answer):  # in the host's own loop: this thread may be inside one of its own
+        answer = asyncio.run_coroutine_threadsafe(_result(answer), trainer.async_loop).result()
+    if len(answer) != len(given["prompts"]):
+        raise ValueError(
+            f"the reward function {getattr(function, '__name__', function)!r} returned {len(answer)} rewards for "
+            f"{len(given['prompts'])} completions. It must return one for each."
+        )
+    return list(answer)
 
 
 async def _result(awaitable: Any) -> Any:

@@ -22,6 +22,7 @@ from .checkpoint import (
     CheckpointFacts,
     can_be_saved,
     checkpoint_to_resume,
+    last_checkpoint,
     load_block,
     mark_incomplete,
     save_block,
@@ -124,7 +125,12 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if facts is not None:
             self._steps_of_earlier_calls = facts.steps_of_earlier_calls
         self._begin(checkpoint, facts)
-        return TrainOutput(self.state.global_step, 0.0, {})
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        nothing = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
+        return TrainOutput(
+            self.state.global_step, 0.0, {**dict.fromkeys(nothing, 0.0), "epoch": self.state.epoch or 0.0}
+        )
 
     def _before_the_first_batch(self) -> None:
         """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
@@ -133,7 +139,11 @@ class ResumableGRPOTrainer(GRPOTrainer):
             self._steps_of_earlier_calls = facts.steps_of_earlier_calls
         generation = self._begin(checkpoint, facts)
         if checkpoint is None:
+            last = last_checkpoint(self.args.output_dir)
+            if last is not None and self.args.save_strategy != "no" and not self._steps_of_earlier_calls:
+                logger.warning("%s is of an earlier run: resuming the 'last' checkpoint would continue that one.", last)
             return
+        self._say_what_is_not_exact()
         self._fast_forward_sampler(math.floor(self.state.epoch or 0))
         self._step, self._buffered_inputs, self._generation = 0, None, None
         if facts is None:
@@ -149,6 +159,15 @@ class ResumableGRPOTrainer(GRPOTrainer):
         if facts.in_block:
             saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
             self._buffered_inputs, self._generation = saved.block, generation
+
+    def _say_what_is_not_exact(self) -> None:
+        """Options of the host under which a resumed run is not bit-equal, for reasons of the host's."""
+        for name, why in (
+            ("sync_ref_model", "the reference model has moved, and is not in the checkpoint"),
+            ("ignore_data_skip", "the epoch begins anew"),
+        ):
+            if getattr(self.args, name, False):
+                logger.warning("%s=True: the resumed run is not bit-equal (%s).", name, why)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         self._train_sampler = super()._get_train_sampler(*args, **kwargs)

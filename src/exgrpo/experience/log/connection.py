@@ -58,8 +58,8 @@ def explained(path: Path, doing: str) -> Iterator[None]:
 def damaged(path: Path, what: str) -> DamagedLogError:
     return DamagedLogError(
         f"{path} is damaged: {what}. Nothing was changed. `exgrpo experience verify {path}` lists the damage. Restore the file "
-        "from a copy; or move it away and train on: from a checkpoint's weights with empty experience (model=CHECKPOINT), or "
-        "with what `exgrpo experience export --skip-damaged` can still read of it (experience_from)."
+        "from a copy; or move it away (with its -wal and -shm) and train on: from a checkpoint's weights with empty experience "
+        "(model=CHECKPOINT), or with what `exgrpo experience export --skip-damaged` can still read of it (experience_from)."
     )
 
 
@@ -71,7 +71,8 @@ def connect(path: Path, write: bool = False) -> sqlite3.Connection:
         DamagedLogError: no database, or a truncated one.
     """
     if not path.is_file():
-        raise ExperienceLogError(f"there is no experience log {path}.")
+        what = "is a folder, and no experience log" if path.is_dir() else "does not exist"
+        raise ExperienceLogError(f"there is no experience log {path}: it {what}.")
     with explained(path, "opening it"):
         connection = _open(path, write)
         try:
@@ -111,6 +112,16 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
+def put_in_place(beside: Path, path: Path) -> None:
+    """A whole new log becomes `path`. A write-ahead log that another one left there would be taken for its own: it is
+    renamed."""
+    left = path.with_name(f"{path.name}-wal")
+    if left.exists():
+        os.replace(left, path.with_name(f"{left.name}.left-behind"))
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+    os.replace(beside, path)
+
+
 def create(path: Path) -> sqlite3.Connection:
     """A new log, made by who holds its lock; a crash on the way leaves either nothing that counts as one, or a whole one."""
     for leftover in path.parent.glob(f".{path.name}.new-*"):  # of a process that was killed here
@@ -124,7 +135,7 @@ def create(path: Path) -> sqlite3.Connection:
                 rows = {"id": uuid.uuid4().hex, "created": now(), "needs": schema.NEEDS}
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", list(rows.items()))
                 connection.execute("PRAGMA journal_mode = WAL")
-            os.replace(beside, path)
+            put_in_place(beside, path)
         finally:
             for leftover in (beside, Path(f"{beside}-wal"), Path(f"{beside}-shm"), Path(f"{beside}-journal")):
                 leftover.unlink(missing_ok=True)

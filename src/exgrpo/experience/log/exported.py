@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ExperienceLogError, TrajectoryError
-from ..trajectory import Trajectory
+from ..trajectory import MAX_STEPS, Trajectory
 from .card import CARD, facts_of_card
 from .facts import Origin, QuestionFacts
 from .inherit import KnownQuestion, KnownTrajectory, Source
@@ -179,7 +179,8 @@ def _questions(pa: Any, pq: Any, folder: Path) -> Iterator[KnownQuestion]:
             where = f"row {first + i}: "
             if not key or not re.fullmatch(r"\S+", key):
                 raise _not_as_it_must_be(path, f"{where}a question must have a key, but has {key!r}")
-            if not 0 <= successes <= scorable or (scorable and values["observed_at"] is None):
+            at = values["observed_at"]
+            if not 0 <= successes <= scorable <= MAX_STEPS or (scorable and (at is None or abs(at) > MAX_STEPS)):
                 raise _not_as_it_must_be(
                     path, f"{where}{successes} successes of {scorable} at step {values['observed_at']} cannot be"
                 )

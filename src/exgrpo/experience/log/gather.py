@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import ExperienceLogError
 from ..buffer import ExperienceBuffer
-from .connection import damaged
+from .connection import damaged, put_in_place
 from .exported import read_export
 from .facts import Origin, PlannerState, QuestionFacts
 from .inherit import Inherited, KnownTrajectory, Source, inherit, source_of
@@ -156,7 +156,7 @@ def _new_log(found: Sequence[_From], origin: Origin, into: Path, verb: str) -> G
             buffer.listener = log
             report = _take_over(found, buffer, log, origin, PlannerState())
         _refuse_existing(into)
-        os.replace(beside, into)
+        put_in_place(beside, into)
         report.into = into
     finally:
         for suffix in ("", "-wal", "-shm", ".lock", ".owner"):

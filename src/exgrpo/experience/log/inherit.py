@@ -125,6 +125,21 @@ def _trajectories(
         yield KnownTrajectory(replace(trajectory, question=place[trajectory.question]), origins[origin])
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What trajectories must fit into: token ids below `vocabulary`, and `rewards` of them each."""
+
+    vocabulary: int
+    rewards: int
+
+    def left_out(self, known: KnownTrajectory) -> str | None:
+        if int(known.trajectory.completion_ids.max()) >= self.vocabulary:
+            return "with token ids beyond the model's vocabulary"
+        return (
+            None if len(known.trajectory.rewards) == self.rewards else "with another number of rewards than functions"
+        )
+
+
 Rescore = Callable[[Sequence[Trajectory]], Sequence[FloatArray | None]]
 
 
@@ -135,6 +150,7 @@ def inherit(
     origin: Origin,
     step: int = 0,
     rescore: Rescore | None = None,
+    bounds: Bounds | None = None,
 ) -> Inherited:
     """Take a source's experience over into a buffer and its log, as if it had been stored here before the run began.
 
@@ -151,6 +167,7 @@ def inherit(
         step: optimizer steps done here.
         rescore: gives new rewards for trajectories whose reward functions were others; None for one that is not right
             under the new ones.
+        bounds: of this run's model and reward functions.
 
     Returns:
         What was taken over, and what was left out for which reason.
@@ -167,6 +184,9 @@ def inherit(
     for chunk in _chunks(source.trajectories):
         matching = _matching(chunk, index_of, step - source.end, origin, report)
         for known in _with_rewards(matching, origin, rescore, report):
+            if bounds is not None and (reason := bounds.left_out(known)) is not None:
+                report.left_out[reason] += 1
+                continue
             with log.origin_of_others(known.origin):
                 if buffer.admit(known.trajectory) is None:
                     report.left_out["already stored"] += 1

@@ -46,13 +46,22 @@ def rebuild(
         after, arrays = found
         buffer.restore(_translated(arrays, buffer.num_questions, indices))
         next_serial = buffer.next_serial
-    for seq, event in reader.events(lineage, after, next_serial):
-        if isinstance(event, (Planned, Learned)):
-            continue
-        try:
-            buffer.apply(event if indices is None else _with_index(event, indices))
-        except (ValueError, IndexError) as error:
-            raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
+    k_of = {number: origin.num_generations for number, origin in reader.origins().items()}
+    before = None
+    for span in lineage:
+        k = k_of[reader.branches[span.branch].origin]
+        if before is not None and k != before and span.first > after:
+            buffer.reorder()  # as the run did that went on with another K
+        before = k
+        for seq, event in reader.events([span], after, next_serial):
+            if isinstance(event, (Planned, Learned)):
+                continue
+            try:
+                buffer.apply(event if indices is None else _with_index(event, indices))
+            except (ValueError, IndexError) as error:
+                raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
+    if before != buffer.num_generations:
+        buffer.reorder()
     state = reader.state(position)
     if indices is not None:
         state = replace(state, deferred=tuple(int(indices[number]) for number in state.deferred))

@@ -41,75 +41,85 @@ EVENTS: dict[str, tuple[str, ...]] = {
 DDL = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 
--- A run, or a part of one. Its events have the numbers from first_seq on; it sees those of its parent up to fork_seq.
 CREATE TABLE branch (
+    -- A run, or a part of one. Its events have the numbers from first_seq on; it sees those of its parent up to
+    -- fork_seq.
     id INTEGER PRIMARY KEY, parent INTEGER REFERENCES branch, fork_seq INTEGER, first_seq INTEGER NOT NULL,
     first_serial INTEGER NOT NULL, step INTEGER NOT NULL, origin INTEGER NOT NULL REFERENCES origin, note TEXT,
     started TEXT NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, crc INTEGER NOT NULL);
 
--- Under which model, tokenizer, template and reward functions trajectories were made: JSON.
-CREATE TABLE origin (id INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
-CREATE TABLE tokenizer (hash TEXT PRIMARY KEY, json BLOB NOT NULL);  -- zlib; to show completions as text
+CREATE TABLE origin (
+    -- Under which model, tokenizer, template and reward functions trajectories were made: JSON.
+    id INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
+CREATE TABLE tokenizer (
+    -- To show completions as text; zlib.
+    hash TEXT PRIMARY KEY, json BLOB NOT NULL);
 
--- key: content hash of the prompt's token ids and of every column that reward functions see; columns: JSON.
 CREATE TABLE question (
+    -- key: content hash of the prompt's token ids and of every column that reward functions see; columns: JSON.
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, dataset_row INTEGER, prompt TEXT, columns TEXT, problem_type TEXT,
     crc INTEGER NOT NULL);
 
--- A generation of the trainer began; idle: why nothing was replayed.
 CREATE TABLE generation (
+    -- A generation of the trainer began; idle: why nothing was replayed.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     questions INTEGER NOT NULL, replayed INTEGER NOT NULL, refilled INTEGER NOT NULL, idle TEXT, crc INTEGER NOT NULL);
 
--- What the fresh completions of a question were worth; replayed: a stored one was a planned member of the group.
 CREATE TABLE observation (
+    -- What the fresh completions of a question were worth; replayed: a stored one was a planned member of the group.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, successes INTEGER NOT NULL, scorable INTEGER NOT NULL, unscorable INTEGER NOT NULL,
     replayed INTEGER NOT NULL, crc INTEGER NOT NULL);
 
--- A completion that was stored. step: of the policy that generated it, negative before this run began; length in tokens;
--- digest: hash of its token ids; rewards: JSON, one per reward function; entropy in nats a token.
 CREATE TABLE trajectory (
+    -- A completion that was stored. step: of the policy that generated it, negative before this run began; length in
+    -- tokens; digest: hash of its token ids; rewards: JSON, one per reward function; entropy in nats a token.
     id INTEGER PRIMARY KEY, seq INTEGER NOT NULL, branch INTEGER NOT NULL, generation INTEGER NOT NULL,
     step INTEGER NOT NULL, question INTEGER NOT NULL, length INTEGER NOT NULL, digest INTEGER NOT NULL, rewards TEXT NOT NULL,
     entropy REAL, entropy_step INTEGER NOT NULL, finish_reason TEXT NOT NULL, origin INTEGER NOT NULL, crc INTEGER NOT NULL);
 
--- Its token ids (int32) and the log-probs of the policy that generated it (float32 or float16), little-endian; both empty
--- where they were pruned.
 CREATE TABLE tokens (
+    -- Its token ids (int32) and the log-probs of the policy that generated it (float32 or float16), little-endian;
+    -- both empty where they were pruned.
     id INTEGER PRIMARY KEY, completion_ids BLOB NOT NULL, behaviour_logps BLOB NOT NULL, crc INTEGER NOT NULL);
 
--- A stored trajectory was a member of a group; moment: plan or rescue; age in steps; entropy as known when it was chosen.
 CREATE TABLE replay (
+    -- A stored trajectory was a member of a group; moment: plan or rescue; age in steps; entropy as known when it
+    -- was chosen.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, trajectory INTEGER NOT NULL, moment TEXT NOT NULL, age INTEGER NOT NULL, entropy REAL,
     crc INTEGER NOT NULL);
 
--- What the loss said of a replay: token mean of log(pi / pi_behaviour), effective sample size of the ratios.
 CREATE TABLE learning (
+    -- What the loss said of a replay: token mean of log(pi / pi_behaviour), effective sample size of the ratios.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, trajectory INTEGER NOT NULL, log_ratio REAL, ess REAL, crc INTEGER NOT NULL);
 
-CREATE TABLE measurement (  -- an entropy measured again, under the policy of step
+CREATE TABLE measurement (
+    -- an entropy measured again, under the policy of step
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, step INTEGER NOT NULL, question INTEGER NOT NULL,
     trajectory INTEGER NOT NULL, entropy REAL, crc INTEGER NOT NULL);
 
-CREATE TABLE retirement (  -- kind: left, or returned
+CREATE TABLE retirement (
+    -- kind: left, or returned
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, kind TEXT NOT NULL, crc INTEGER NOT NULL);
 
-CREATE TABLE eviction (  -- a trajectory left; reason: retired, capacity, capacity_per_question
+CREATE TABLE eviction (
+    -- a trajectory left; reason: retired, capacity, capacity_per_question
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, trajectory INTEGER NOT NULL, reason TEXT NOT NULL, crc INTEGER NOT NULL);
 
--- The planner after all events before it; the last event of every commit. generation: of the next one; deferred: JSON.
 CREATE TABLE state (
+    -- The planner after all events before it; the last event of every commit. generation: of the next one; deferred:
+    -- JSON.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     gate_open INTEGER NOT NULL, pass_at_1 REAL, pass INTEGER NOT NULL, cursor INTEGER NOT NULL, deferred TEXT NOT NULL,
     generated_tokens INTEGER NOT NULL, checkpoint INTEGER NOT NULL, crc INTEGER NOT NULL);
 
--- The index as it was at a state, so that opening need not read all events before it. A cache: may be deleted.
-CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE snapshot (
+    -- The index as it was at a state, so that opening need not read all events before it. A cache: may be deleted.
+    seq INTEGER PRIMARY KEY, data BLOB NOT NULL, crc INTEGER NOT NULL);
 
 CREATE VIEW lineage AS
     WITH RECURSIVE chain(branch, parent, fork_seq, first_seq, last_seq) AS (
@@ -123,8 +133,8 @@ CREATE VIEW replays AS
     FROM replay r JOIN lineage l ON r.branch = l.branch AND r.seq <= l.last_seq
     LEFT JOIN learnings g ON g.generation = r.generation AND g.trajectory = r.trajectory;
 
--- What is stored now, with its question and its latest entropy.
 CREATE VIEW experience AS
+    -- What is stored now, with its question and its latest entropy.
     SELECT t.id, t.question, q.key, q.prompt, t.step, t.length, t.rewards, t.finish_reason, t.origin,
         coalesce(m.entropy, t.entropy) AS entropy, coalesce(u.uses, 0) AS uses
     FROM trajectories t JOIN question q ON q.id = t.question
@@ -132,8 +142,8 @@ CREATE VIEW experience AS
     LEFT JOIN (SELECT trajectory, count(*) AS uses FROM replays GROUP BY trajectory) u ON u.trajectory = t.id
     WHERE t.id NOT IN (SELECT trajectory FROM evictions);
 
--- Every question seen, and how it stands: its latest accuracy, what is stored of it, whether it is retired.
 CREATE VIEW questions AS
+    -- Every question seen, and how it stands: its latest accuracy, what is stored of it, whether it is retired.
     SELECT q.id, q.key, q.dataset_row, q.prompt, q.columns, q.problem_type, o.successes, o.scorable, o.step AS observed_at,
         coalesce(a.groups, 0) AS groups, coalesce(a.completions, 0) AS completions, coalesce(a.solved, 0) AS solved,
         coalesce(s.stored, 0) AS stored, coalesce(r.replays, 0) AS replays,

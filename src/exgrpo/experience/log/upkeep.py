@@ -51,7 +51,13 @@ class Pruned:
     note: str | None = None
 
 
-def prune(path: Path | str, before_step: int | None = None, dry_run: bool = False, also: Sequence[Path] = ()) -> Pruned:
+def prune(
+    path: Path | str,
+    before_step: int | None = None,
+    dry_run: bool = False,
+    also: Sequence[Path] = (),
+    without_checkpoints: bool = False,
+) -> Pruned:
     """Delete what nothing needs any more, and give the space back.
 
     Kept is whatever the end of the newest branch and the checkpoints beside the log need: their events, and the tokens of
@@ -63,17 +69,18 @@ def prune(path: Path | str, before_step: int | None = None, dry_run: bool = Fals
             checkpoint beside the log, or the end where there is none.
         dry_run: only tell what would go.
         also: folders with further `checkpoint-*` folders that must stay usable.
+        without_checkpoints: go on where checkpoints were saved, but none is found.
 
     Raises:
         LogInUseError: a trainer writes it.
         DamagedLogError: it cannot be trusted; nothing was deleted.
     """
-    path = Path(path)
+    named, path = Path(path).absolute(), Path(path).resolve()
     lock = WriterLock(path)
     connection = connect(path, write=True)
     try:
         lock.acquire()
-        report = _prune(LogReader(path, connection), before_step, dry_run, also)
+        report = _prune(LogReader(path, connection), before_step, dry_run, [named.parent, *also], without_checkpoints)
     finally:
         connection.close()
         lock.release()
@@ -81,16 +88,24 @@ def prune(path: Path | str, before_step: int | None = None, dry_run: bool = Fals
     return report
 
 
-def _prune(reader: LogReader, before_step: int | None, dry_run: bool, also: Sequence[Path]) -> Pruned:
+def _prune(
+    reader: LogReader, before_step: int | None, dry_run: bool, also: Sequence[Path], without_checkpoints: bool
+) -> Pruned:
     path, connection = reader.path, reader.connection
     head = reader.position()
     if head is None:
         raise ExperienceLogError(f"{path} holds nothing yet: nothing to prune.")
     beside = {
         folder: position
-        for folder, position in checkpoints_beside(reader.id, path.resolve().parent, *also).items()
+        for folder, position in checkpoints_beside(reader.id, path.parent, *also).items()
         if _is_there(reader, position)
     }
+    (saved,) = next(reader.rows("SELECT count(*) FROM state WHERE checkpoint"))
+    if saved and not beside and not without_checkpoints:
+        raise ExperienceLogError(
+            f"{path}: {saved} checkpoints were saved with this log, but none lies beside it. Name the folder that holds them "
+            "(--checkpoints DIR), so that they can be resumed from afterwards; or, if they are gone, say --without-checkpoints."
+        )
     steps = [reader.state(position).step for position in beside.values()]
     since = before_step if before_step is not None else min(steps, default=reader.state(head).step)
     report = Pruned(since, [folder.name for folder in beside], bytes_before=path.stat().st_size)

@@ -50,7 +50,7 @@ class LogWriter:
     """
 
     def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
-        self.path = Path(path)
+        self.path = Path(path).resolve()  # one lock for all names of a file
         self.questions = questions
         self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
         self._lock = WriterLock(self.path)
