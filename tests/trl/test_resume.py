@@ -37,8 +37,9 @@ def make(folder, **options):
         max_completion_length=5,
     )  # fmt: skip
     questions = options.pop("questions", 24)
+    more = {name: options.pop(name) for name in ("eval_dataset",) if name in options}
     args = h.config(folder, **{**defaults, **options})
-    return h.trainer(args, h.questions(questions), reward=lucky)
+    return h.trainer(args, h.questions(questions), reward=lucky, **more)
 
 
 def facts(trainer) -> dict:
@@ -384,11 +385,10 @@ def test_a_finished_run_keeps_its_best_model(tmp_path):
     options = dict(
         max_steps=4, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, metric_for_best_model="eval_reward",
     )  # fmt: skip
+    options["eval_dataset"] = h.questions(8)
     first = make(tmp_path, **options)
-    first.eval_dataset = h.questions(8)
     first.train()
     second = make(tmp_path, **options)
-    second.eval_dataset = h.questions(8)
     output = second.train(resume_from_checkpoint="last")
     assert output.metrics["train_runtime"] == 0
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):

@@ -87,5 +87,5 @@ def test_a_group_refuses_what_is_no_outcome(outcomes):
 )
 def test_entropies_and_steps_that_cannot_be(bad):
     given = dict(question=0, completion_ids=np.array([1]), behaviour_logps=np.array([-1.0]), rewards=np.ones(1), step=0)
-    with pytest.raises(TrajectoryError, match="entropy must be|steps must lie"):
+    with pytest.raises(TrajectoryError, match=r"entropy must be|steps must lie"):
         Trajectory(**{**given, **bad})

@@ -229,7 +229,7 @@ class ExperienceKeeper:
         position = Position(**facts.log)
         reader, step = self.log.reader, self.trainer._optimizer_step
         reader.lineage(position)  # is it there?
-        before = reader.origins()[reader.branches[position.branch].origin]
+        before = reader.origin_of(position.branch)
         changed = before.differences(origin)
         if before.questions != origin.questions and "tokenizer" not in changed and "chat template" not in changed:
             changed.append("dataset")

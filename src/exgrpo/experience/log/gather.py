@@ -106,7 +106,7 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
         position = reader.position()
         if position is None:
             raise damaged(into, "it has no branch")
-        origin = reader.origins()[reader.branches[position.branch].origin]
+        origin = reader.origin_of(position.branch)
     questions = ListedQuestions(_union(facts, [found], origin))
     with contextlib.closing(LogWriter(into, questions)) as log:
         position = log.reader.position()

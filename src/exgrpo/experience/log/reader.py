@@ -152,6 +152,13 @@ class LogReader:
     def origins(self) -> dict[int, Origin]:
         return {number: Origin.from_json(text) for number, text in self._facts("origin")}
 
+    def origin_of(self, branch: int) -> Origin:
+        """Under which circumstances a branch was written."""
+        origin = self.origins().get(self.branches[branch].origin)
+        if origin is None:
+            raise damaged(self.path, f"the origin of branch {branch} is missing")
+        return origin
+
     def tokenizer(self, digest: str) -> str | None:
         """The tokenizer of that hash as JSON of the `tokenizers` library, if it has one."""
         for (blob,) in self.rows("SELECT json FROM tokenizer WHERE hash = ?", (digest,)):

@@ -46,10 +46,9 @@ def rebuild(
         after, arrays = found
         buffer.restore(_translated(arrays, buffer.num_questions, indices))
         next_serial = buffer.next_serial
-    k_of = {number: origin.num_generations for number, origin in reader.origins().items()}
     before = None
     for span in lineage:
-        k = k_of[reader.branches[span.branch].origin]
+        k = reader.origin_of(span.branch).num_generations
         if before is not None and k != before and span.first > after:
             buffer.reorder()  # as the run did that went on with another K
         before = k

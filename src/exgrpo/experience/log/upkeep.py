@@ -244,7 +244,7 @@ def fork(path: Path | str, step: int) -> Forked:
     with contextlib.closing(LogWriter(path, questions)) as log:
         reader = log.reader
         position = reader.position_at_step(step)
-        origin = reader.origins()[reader.branches[position.branch].origin]
+        origin = reader.origin_of(position.branch)
         buffer = ExperienceBuffer(len(questions.keys), max(1, origin.num_generations), capacity=0)
         state = rebuild(reader, buffer, position, log.indices())
         log.begin(origin, position, state.step, f"forked at step {state.step} (asked for {step})")
