@@ -11,7 +11,7 @@ The chosen option is looked for after `</think>`, in this order:
 import re
 from typing import Any
 
-from .completion import answer_text, boxes, warn_unscorable
+from .completion import answer_text, boxes, versioned, warn_unscorable
 
 _MAX_CHARS = 256
 _LABEL = r"\(?(?P<label>[A-Z]|[0-9])(?![A-Za-z0-9'’^_]|\s*[-+*/=]\s*[A-Za-z0-9]|\.[0-9])\)?"
@@ -30,6 +30,7 @@ _ARTICLE = re.compile(r"[AI]\s+(?!(?:because|since|as|which|and|or|is|for|but|du
 _TYPOGRAPHY = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*(?=\{)|\\[()\[\]]|[{}$*`]")
 
 
+@versioned
 def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where a completion chooses the gold option and no other, else 0.0.
 

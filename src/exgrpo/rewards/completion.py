@@ -5,14 +5,16 @@ All functions take time linear in the length of the text: completions are hostil
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
 THINK_END = "</think>"
+VERDICTS = "1"
+F = TypeVar("F", bound=Callable[..., Any])
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
 _warned: set[str] = set()
 
@@ -76,6 +78,13 @@ def boxes(text: str) -> list[str] | None:
             if is_box and len(found) == before:
                 found.append(text[start : match.start()].strip())
     return None if any(is_box for _, is_box, _ in stack) else found
+
+
+def versioned(function: F) -> F:
+    """Mark a reward function with the version of its verdicts, to be raised when they change: experience that was scored by
+    another one is then scored again when it is used."""
+    function.__dict__["version"] = VERDICTS
+    return function
 
 
 def warn_unscorable(function: str, wanted: str, gold: Any) -> None:

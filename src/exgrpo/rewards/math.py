@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import MissingExtraError
 from .choice import final_choice
-from .completion import answer_text, boxes, warn_unscorable
+from .completion import answer_text, boxes, versioned, warn_unscorable
 from .math_answer import final_answers
 from .math_form import Form, read
 from .math_symbolic import rounds_to, symbolic_equal, warm_up
@@ -30,6 +30,7 @@ class _NeedsSymbolic(Exception):
     """A signal, not an error: only the pool may decide."""
 
 
+@versioned
 def math_reward(
     prompts: Any, completions: list[Any], answer: list[Any], strict: bool = False, **kwargs: Any
 ) -> list[float | None]:
@@ -52,6 +53,7 @@ def math_reward(
     return batch.filled(score(verify_answers, batch.calls)) if batch.calls else batch.rewards
 
 
+@versioned
 def strict_math_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """`math_reward` with `strict=True`."""
     return math_reward(prompts, completions, answer, strict=True, **{k: v for k, v in kwargs.items() if k != "strict"})

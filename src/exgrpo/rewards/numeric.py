@@ -14,7 +14,7 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
-from .completion import answer_text, boxes, warn_unscorable
+from .completion import answer_text, boxes, versioned, warn_unscorable
 from .number import MAX_CHARS, clean, find_numbers, is_unit, parse_number
 
 _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
@@ -27,6 +27,7 @@ _HEDGE = re.compile(
 )
 
 
+@versioned
 def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
 

@@ -16,12 +16,13 @@ all. Case, inner spaces and indentation count, and `1.0` is not `1`.
 import re
 from typing import Any
 
-from .completion import answer_text, boxes, warn_unscorable
+from .completion import answer_text, boxes, versioned, warn_unscorable
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
 _STATED = re.compile(r"\b(?:output|answer)\W{0,3}(?:\s?is\b|:)[ \t]*(?::|\*\*)?", re.IGNORECASE)
 
 
+@versioned
 def code_output_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where the output that a completion states equals the gold output, else 0.0.
 

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..errors import ConfigurationError, MissingExtraError
-from .completion import answer_text
+from .completion import answer_text, versioned
 from .pool import Scored, score, score_async
 
 _EVALUATES = "its scorer runs the completion as Python code"
@@ -47,6 +47,7 @@ MAX_ANSWER = 16_384  # characters
 _TAG = re.compile(r"</?answer>")
 
 
+@versioned
 def reasoning_gym_reward(
     prompts: Any, completions: list[Any], answer: list[Any], source: list[str], **kwargs: Any
 ) -> list[float | None]:
