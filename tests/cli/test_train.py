@@ -263,3 +263,9 @@ def test_a_run_that_has_ended_can_be_started_again(tmp_path, capsys):
     for _ in range(2):
         assert main(argv) == 0
         assert "The model is in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("share", ["nan", "-1", "2"])
+def test_max_bad_golds_is_a_share(share):
+    with pytest.raises(ConfigurationError, match=r"max_bad_golds must be a share in \[0, 1\]"):
+        settings(*CPU, "--dataset_name", "x", "--max_bad_golds", share)

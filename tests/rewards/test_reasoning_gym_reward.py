@@ -124,3 +124,8 @@ def test_no_scorer_that_is_left_names_an_evaluator(library):
             called = ast.unparse(call.func).rpartition(".")[2]
             model_text = any("answer" in ast.unparse(arg) and "entry" not in ast.unparse(arg) for arg in call.args)
             assert not (called in evaluators and model_text), f"{name}: {ast.unparse(call)}"
+
+
+@pytest.mark.parametrize("answer", ["nan", "NaN", "nan+nanj", "nanj", "inf", "-Infinity", "infj"])
+def test_no_number_is_near_to_what_is_none(library, answer):
+    assert reward([f"<answer>{answer}</answer>"] * 4, "complex_arithmetic") == [0.0] * 4

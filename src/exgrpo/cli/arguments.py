@@ -75,6 +75,8 @@ class ScriptArguments:
     def __post_init__(self) -> None:
         if isinstance(self.task_knobs, str):
             self.task_knobs = _mapping(self.task_knobs)
+        if not 0 <= self.max_bad_golds <= 1:
+            raise ConfigurationError(f"max_bad_golds must be a share in [0, 1], but is {self.max_bad_golds}.")
         if self.task is not None and self.dataset_name is not None:
             raise ConfigurationError(
                 f"task={self.task!r} and dataset_name={self.dataset_name!r} are both set; a run has one source of questions. "

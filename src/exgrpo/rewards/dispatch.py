@@ -79,7 +79,16 @@ class Dispatcher:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="exgrpo-verifiers", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # a limit on processes counts threads
+            self._selector.close()
+            os.close(self._bell)
+            os.close(self._ring)
+            raise ConfigurationError(
+                f"The pool of verifiers cannot start a thread ({error}). Raise the limit on processes (ulimit -u), or set "
+                "EXGRPO_VERIFIER_WORKERS=0, which scores without limits."
+            ) from error
 
     # From any thread ----------------------------------------------------------------------------------------------------
 

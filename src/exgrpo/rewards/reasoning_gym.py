@@ -45,6 +45,7 @@ REFUSED: Mapping[str, str] = {
 }
 MAX_ANSWER = 16_384  # characters
 _TAG = re.compile(r"</?answer>")
+_NOT_FINITE = re.compile(r"(?<![A-Za-z])(?:nan|inf(?:inity)?)[ij]?(?![A-Za-z])", re.IGNORECASE)
 
 
 @versioned
@@ -156,6 +157,8 @@ def check_installed() -> None:
 def is_right(answer: str | None, source: str) -> bool:
     """Whether the library's scorer gives exactly 1 to an answer, or to the library's own one in place of None."""
     items, entry = _entry(source)
+    if answer is not None and _NOT_FINITE.search(answer) and not _NOT_FINITE.search(str(entry["answer"])):
+        return False  # compared with a number, NaN is neither more nor less, which some scorers take for near
     return bool(items.score_answer(str(entry["answer"]) if answer is None else answer, deepcopy(entry)) == 1.0)
 
 
