@@ -260,9 +260,12 @@ def test_a_run_that_has_ended_can_be_started_again(tmp_path, capsys):
         "last",
     ]
     argv += ["--save_strategy", "steps", "--save_steps", "1"]
+    figures = []
     for _ in range(2):
         assert main(argv) == 0
         assert "The model is in" in capsys.readouterr().out
+        figures.append((tmp_path / "out" / "train_results.json").read_text())
+    assert figures[0] == figures[1]
 
 
 @pytest.mark.parametrize("share", ["nan", "-1", "2"])

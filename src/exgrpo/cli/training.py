@@ -60,9 +60,10 @@ def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
         print(describe(args), flush=True)
     trainer = make_trainer(settings, material)
     result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    trainer.log_metrics("train", result.metrics)
-    trainer.save_metrics("train", result.metrics)
-    trainer.save_state()
+    if result.metrics["train_runtime"]:  # else the run had ended before, and its figures stay
+        trainer.log_metrics("train", result.metrics)
+        trainer.save_metrics("train", result.metrics)
+        trainer.save_state()
     trainer.save_model(args.output_dir)
     trainer.accelerator.print(f"The model is in {args.output_dir}.")
     if args.push_to_hub:
