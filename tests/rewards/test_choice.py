@@ -33,6 +33,11 @@ from exgrpo.rewards.choice import final_choice, parse_label
         ("C", "C"), ("C.", "C"), ("C) Mars", "C"), ("**C**", "C"), ("A B C D", None), ("A. x\nB. y\nC. z", None),
         ("A planet", None),
         ("I think so", None), ("A and B are right", None), ("", None),
+        (r"\boxed{C: 5 or D: 6}", None), (r"\boxed{C, and also D}", None), (r"\boxed{C or possibly D}", None),
+        (r"\boxed{C|D}", None), (r"\boxed{C? D?}", None), (r"\boxed{C maybe D}", None), (r"\boxed{2: 5 or 3}", None),
+        ("The answer is (C) or maybe (D)", None), ("The answer is C, also D", None), ("It is not (C).", None),
+        ("I exclude (C)", None), ("(C) isn't right", None), ("C++", None), (r"\boxed{C \boxed{D}}", None),
+        (r"\boxed{\boxed{C}}", "C"), (r"\boxed{C: a planet}", "C"), ("The answer is C, which is a planet.", "C"),
     ],
 )  # fmt: skip
 def test_the_final_choice(text, label):
@@ -52,10 +57,19 @@ def test_the_final_choice(text, label):
         ("", None),
         (None, None),
         (True, None),
+        (["C"], None),
+        (b"C", None),
     ],
 )
 def test_gold(gold, label):
     assert parse_label(gold) == label
+
+
+def test_a_huge_gold_is_unscorable_and_logged_without_an_error(caplog, monkeypatch):
+    monkeypatch.setattr(completion, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        assert choice_reward([""], ["C"], [10**5000]) == [None]
+    assert "an object that cannot be shown" in caplog.text
 
 
 def test_reward_in_both_formats_after_thinking():

@@ -74,7 +74,7 @@ RIGHT = [  # also in strict mode
     (r"\tan 15^\circ", r"\tan 15^\circ"), (r"\binom{2n}{n}", r"\binom{2n}{n}"), ("2^{2008} -2", "2(2^{2007}-1)"),
     (r"\frac{100!}{2^{50}}", r"100! \cdot 2^{-50}"), ("3:5", "3 : 5"), ("3:45", "3:45"),
     (r"8\!:\!34 \text{ p.m.}", "8:34 p.m."), (r"8\!:\!34 \text{ p.m.}", "8:34 PM"),
-    (r"8\!:\!34 \text{ p.m.}", "8:34"), (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
+    (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
     (r"\frac{1}{4} n(n+1)", r"\frac{n(n+1)}{4}"), (r"$\frac{1}{2 n+2}$", r"\frac{1}{2(n+1)}"),
     (r"$\sqrt{2}-1$,$\frac{3-\sqrt{2}}{7}$", r"\frac{3-\sqrt2}{7}, \sqrt2-1"), (r"\infty", "infinity"),
     (r"\emptyset", r"\varnothing"), (r"\ln 2 + i\pi / 3", r"\frac{i\pi}{3}+\ln 2"), ("e^{t} / 3", r"\frac{e^t}{3}"),
@@ -82,7 +82,15 @@ RIGHT = [  # also in strict mode
     ("(-4, 27);(2, 15)", "(2,15),(-4,27)"), ("(2,251,252)", "(2, 251, 252)"), ("12^{1/7}", r"\sqrt[7]{12}"),
     ("|x-2|", r"\left|x-2\right|"), (r"\mathbb{R}", r"(-\infty,\infty)"), ("2k+2", "2(k+1)"), ("A", "A"),
     ("-i", "-i"), (r"\lfloor\frac{2 n-1}{5}\rfloor", r"\left\lfloor \frac{2n-1}{5}\right\rfloor"),
-    (r"16\text{ daps}", "16"), ("CD", "CD"), (r"(6,235^\circ)", r"(6, 235^{\circ})"),
+    (r"16\text{ daps}", "16"), ("5", r"5\text{ cm}"),
+    ("15", r"15\text{ square units}"), ("5", r"\$5"), ("30", r"30\text{ miles per hour}"), ("3", r"3\text{ hours}"),
+    ("5", r"5\text{ m}"), ("5", r"5\text{ m/s}^2"), (r"30\text{ mph}", r"30\text{ miles per hour}"),
+    ("5", "5 red apples"), ("C", r"\mathrm{(C)}\ 5"), (r"5\text{ m/s}", r"5\text{ m s}^{-1}"),
+
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\mathbf{v}=\begin{pmatrix}1\\2\end{pmatrix}"), ("x=1,y=2", "1,2"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\[4pt]2\end{pmatrix}"),
+    (r"\begin{pmatrix}1&-1\\1&\phantom -1\end{pmatrix}", r"\begin{pmatrix}1&-1\\1&1\end{pmatrix}"),
+    ("CD", "CD"), (r"(6,235^\circ)", r"(6, 235^{\circ})"),
     ("np.arcsin(10/13)", r"\arcsin\frac{10}{13}"), (r"\frac{9}{\pi^2}(\sqrt{3}+3)", r"\frac{27+9\sqrt3}{\pi^2}"),
 ]  # fmt: skip
 
@@ -139,7 +147,20 @@ WRONG = [
     (r"\sin x", r"\sin 2x"), ("CD", "DC"), (r"\frac{1}{7}\triangle ABC", r"\frac{1}{7}"), ("f(4-x)", "f(x-4)"),
     ("|x-2|", "x-2"), (r"\sqrt{x^2}", "x"), ("2", ""), ("2", "x"), ("x", "2"), ("2", r"\text{two}"), ("m", "n"),
     ("2k", "2"), (r"288\pi", "288"), ("-5", "5"), ("5", "-5"), ("5", "+-5"), ("5", "5!"), ("5", "5x"), ("5", r"5\pi"),
-    ("5", "5i"),
+    ("5", "5i"), ("5", r"5\text{0}"), ("5", r"5\text{+1}"), ("5", r"5\text{!}"), ("5", r"5\text{i}"),
+    ("5", r"5\text{ is wrong, it is 6}"), ("12", r"12\text{ or 13 or 14}"), ("2x+1", r"2x+1\text{ for even x, else 2x}"),
+    (r"2\pi", r"2\pi\mathrm{r}"), ("x^2", r"x^2\mathrm{y}^3"), (r"\sqrt2", r"\sqrt2\text{i}"),
+    (r"3\sqrt2", r"3\sqrt2\text{ million}"), ("3", r"3\text{ and a half}"), ("5", r"5\text{k}"), ("5", r"5\text{M}"),
+    ("5", r"5\text{x}^2"), ("3", "3 quarters"), ("3", "3 below zero"), ("3", "3 divided by four"), ("3", "3 root two"),
+    ("3", "3 point five"), ("3", "3 negative"), ("12", "12 dozen"), ("5", "5 thousandths"), ("5", "5 squared"),
+    ("5", "5 perhaps six"), ("3", "3 plus four"), ("3", "3 hundredth"), (r"5\text{ m}", r"5\text{ nm}"),
+    (r"5\text{ m}", r"5\text{ light years}"), (r"5\text{ kJ}", r"5\text{ J}"), (r"5\text{ eV}", r"5\text{ keV}"),
+    (r"5\text{ m/s}", r"5\text{ km per hour}"), (r"5\text{ m/s}^2", r"5\text{ m}^2\text{/s}"),
+    (r"\frac{1+(-1)^n}{2}", r"\cos(n\pi/2)"), (r"\lfloor\frac n2\rfloor", r"2\lfloor\frac n4\rfloor"),
+    ("n", "n(-1)^{n(n-1)/2}"), ("5", r"\phantom{5}"), ("5", r"5\hspace{6}"), ("5", r"\hphantom{x}5"), ("x", r"\text{X}"),
+    ("AB", "ab"), (r"\text{AB}", "ab"), ("x=1,y=2", "2,1"), ("5", "[5]"), ("5", r"x\in 5"), ("5", "--5"),
+    (r"8\!:\!34 \text{ p.m.}", "8:34"), (r"15\mbox{ cm}^2", r"15\mbox{ cm}^8"), (r"5\text{ m s}^{-1}", r"5\text{ m}"),
+    ("C", r"C\ 5"), ("C", r"\mathrm{(C)}\ D"), ("3", "3 halfs"), ("3", "3 doz"),
 ]  # fmt: skip
 
 
@@ -203,7 +224,8 @@ FINAL = [  # text, gold, right, right in strict mode
     ("#### Step 1: think\nThe answer is 7.", "7", 1, 1), ("The answer is $\\frac{1}{2}$.", "\\frac12", 1, 1),
     ("The answer is \\(\\frac{1}{2}\\).", "\\frac12", 1, 1), ("The answer is: \\[\\frac{1}{2}\\]", "\\frac12", 1, 1),
     ("**Answer:** $x=5$", "5", 1, 1), ("The final answer is $5$. I hope it is correct.", "5", 1, 1),
-    ("The answer is 5 because 2+3=5.", "5", 1, 1), ("The answer is 42 apples, since 6*7=43.", "42", 1, 1),
+    ("The answer is 42.\n\nQuestion: how many of 7 are no fruit?", "42", 1, 1), ("The answer is 72. So 24+48=72.", "72", 1, 1),
+    ("The answer is 5 because 2+3=5.", "5", 1, 1), ("The answer is 42 apples, since they are red.", "42", 1, 1),
     ("The answer is not 5", "5", 0, 0), ("The answer is 5 or 6", "5", 0, 0), ("The answer is 5 or 6", "5,6", 1, 1),
     ("The answer is 5, 6.", "5", 0, 0), ("The answer is 12 (or 13)", "12", 0, 0),
     ("The answer is therefore $2\\sqrt{3}$.", "2\\sqrt{3}", 1, 1),
@@ -221,7 +243,13 @@ FINAL = [  # text, gold, right, right in strict mode
     ("The answer is 7 p.m.", "7\\text{ p.m.}", 1, 1), ("The answer is 2 and it is 3", "2", 0, 0),
     ("Answer: A, B, C, D", "\\text{(B)}", 0, 0), ("the answer is 5 = 6", "5", 0, 0), ("x = 5. y = 6", "6", 1, 0),
     ("It is not = 5", "5", 1, 0), ("The answer is $5$, $6$", "5", 0, 0), ("The answer is $5$ (not $6$).", "5", 0, 0),
-    ("The answer is 5 units.", "5", 1, 1),
+    ("The answer is 5 units.", "5", 1, 1), ("The answer is 4 therefore 5", "4", 0, 0), ("Answer\n18", "18", 1, 1),
+    ("The answer is 4... or five?", "4", 0, 0), ("The answer is 4. Hmm, no, five.", "4", 0, 0), ("Answer: 18", "18", 1, 1),
+    ("The answer is 5 as 6", "5", 0, 0),
+    ("My answer is 4. Wait no. I mean 5.", "4", 0, 0), ("The answer is 4!", "4", 0, 0), ("The answer is 4!", "24", 1, 1),
+    ("The answer is even!", "\\text{even}", 1, 1), ("The answer is 42 apples, since 6*7=43.", "42", 1, 1),
+    ("<think>\\boxed{5}</think> \\boxed{5}", "5", 1, 1), ("\\boxed{6 \\boxed{5}}", "5", 0, 0),
+    ("\\boxed{\\boxed{5}6}", "5", 0, 0), ("\\boxed{x \\neq \\boxed{5}}", "5", 0, 0),
 ]  # fmt: skip
 
 
@@ -254,7 +282,8 @@ def test_answers_are_bounded():
     [
         (5, "5"), (2.5, "2.5"), ("She has 3.\n#### 1,000", "1,000"), (r"thus \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"2\sqrt{3}", r"2\sqrt{3}"),
-        (None, None), (True, None), ("", None), ("None", None), (float("nan"), None),
+        (None, None), (True, None), ([5], None), ({"a": 5}, None), (b"5", None),
+        (float("inf"), None), ("", None), ("None", None), (float("nan"), None),
         (r"\boxed{1} \boxed{2}", None),
         (r"\boxed{1", None), ("x" * 600, None), ("\ud800", None), ("5\x00", None),
         ("it is any function with a root that is not an integer", None),

@@ -32,10 +32,12 @@ def reward(text, gold="42"):
         ("Answer:\n42", 42), ("answer is \\(42\\).", 42), ("The answer is\n\n$$42$$", 42),
         ("The answer is $x = 42$.", 42),
         ("The answer is as follows:\n42", 42), ("The answer is 5 + 3 = 8", 8),
-        ("The answer is 48+24 = 72 clips. ok 5", 72),
+        ("The answer is 42.\n\nQuestion: how many of 7 are no fruit?", 42), ("The answer is 72. Indeed 24+48=72.", 72),
+        ("The answer is 48+24 = 72 clips. ok 5", 72), ("The answer is 48+24 = 72 clips.", 72),
         ("The final answer is approximately 3.5.", "7/2"), ("Answer: 3/4 of the pie", "3/4"),
-        ("answer is 5 (2*5=10)", 5),
-        ("The answer is 42 for the 3 children.", 42), ("The answer is negative 5.", -5),
+        ("answer is 5 (2*5=10)", None),
+        ("The answer is 42 for the 3 children.", None),
+        ("The answer is 42 for the children.", 42), ("The answer is negative 5.", -5),
         ("answer is \\frac{1}{2}.", "1/2"),
         ("The answer is 1. No: the answer is 2.", 2),
         ("The answer is 42 or 43", None), ("The answer is 42, 43", None), ("The answer is 42/1, 43", None),
@@ -44,6 +46,15 @@ def reward(text, gold="42"):
         ("The answer is between 3 and 5", None), ("The answer is 2^5", None),
         ("He pays 3 and then -$5.", -5), ("pages 3-4", 4), ("we get 1,234 in all", 1234), ("1,2,3", None),
         ("He has 5 million", 5000000), ("it is 2^10", None), ("in total 5x", None), ("nothing", None), ("", None),
+        ("The answer is less than 4", None), ("The answer is 4 less than x", None), ("The answer is at least 4", None),
+        ("The answer is 4 or more", None), ("The answer is 4 x", None), ("The answer is 4 if n is odd", None),
+        ("The answer is 4; five", None), ("The answer is 4. Hmm, no, five.", None), ("The answer is 7 p.m.", 7),
+        ("The answer is 5 as 6", None), ("The answer is 4 therefore 5", None), ("The answer is 4!", None),
+        ("My answer is 4. Wait no. I mean 5.", None), ("The answer is 4 if n is odd, 5 if n is even.", None),
+        ("The answer is 5, or maybe 6", None), ("maybe x = 6; maybe x =5", None), ("The answer is 5 or six", None),
+        ("The answer is 5 times two.", None), ("The answer is 5.\n\nSo we have 5.", 5), ("The answer is 5 apples!", 5),
+        (r"\boxed{6 \boxed{5}}", None), (r"\boxed{\boxed{5}6}", None), (r"\boxed{x \neq \boxed{5}}", None),
+        (r"\boxed{ \boxed{5} }", 5), (r"\boxed{\boxed{\boxed{5}}}", 5),
         (f"The answer is, {'so ' * 84}42", 42), (f"The answer is {'so ' * 70} 42", 42),
     ],
 )  # fmt: skip
@@ -55,6 +66,7 @@ def test_text_before_the_end_of_thinking_does_not_count():
     assert reward("<think>\\boxed{42}</think> It is 7.") == 0.0
     assert reward("<think>\\boxed{7} \\boxed{8}</think> It is \\boxed{42}.") == 1.0
     assert reward("<think>\\boxed{42}</think>") == 0.0
+    assert reward("<think>\\boxed{42}") == reward("<think>7</think> <think> The answer is 42.") == 0.0
 
 
 def test_both_dataset_formats():
@@ -90,7 +102,7 @@ def test_lengths_must_agree():
         (142.0, 142), ("142.0", 142), (Fraction(1, 3), "1/3"), (10**400, 10**400), ("$\\frac{25}{2}$", "25/2"),
         (None, None), (True, None), (float("nan"), None), ("p - q", None), (r"\sqrt{2}", None), ("", None),
         ("3, 5", None),
-        ("#### none", None), (r"\boxed{1}, \boxed{2}", None), ("9" * 5000, None),
+        ("#### none", None), (r"\boxed{1}, \boxed{2}", None), ("9" * 5000, None), ([42], None), (b"42", None),
     ],
 )  # fmt: skip
 def test_gold(gold, value):

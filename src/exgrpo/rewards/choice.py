@@ -3,18 +3,21 @@ r"""Reward for multiple-choice questions whose gold answer is the label of an op
 The chosen option is looked for after `</think>`, in this order:
 
 1. the last `\boxed{...}`; boxes that name different options are several answers, hence wrong;
-2. the label after the last "answer is" or "answer:"; "A or B" there is several answers;
-3. the labels in parentheses, `(C)`, on the last line that has one; different ones are several answers;
+2. the label after the last "answer is" or "answer:"; "A or B" there is several answers, and so is any other label
+   that stands free in the sentence, or in the box;
+3. the labels in parentheses, `(C)`, on the last line that has one; different ones are several answers, and
+   none is one beside "not", "exclude" and the like;
 4. the whole text, if it is nothing but a label, or begins with one as an option does: `C`, `C.`, `C) Mars`.
 """
 
 import re
+from numbers import Integral
 from typing import Any
 
 from .completion import answer_text, boxes, versioned, warn_unscorable
 
 _MAX_CHARS = 256
-_LABEL = r"\(?(?P<label>[A-Z]|[0-9])(?![A-Za-z0-9'’^_]|\s*[-+*/=]\s*[A-Za-z0-9]|\.[0-9])\)?"
+_LABEL = r"\(?(?P<label>[A-Z]|[0-9])(?![A-Za-z0-9'’^_]|\s*[-+*/=]\s*[A-Za-z0-9]|\.[0-9]|\+\+|#)\)?"
 _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
 _LEAD = re.compile(
     r"(?:the\s+)?(?:(?:correct|right|best)\s+)?(?:option|choice|letter|both|either)?[\s:]*", re.IGNORECASE
@@ -27,6 +30,12 @@ _BESIDE = re.compile(r"\s+" + _LABEL)
 _LISTED = re.compile(r"^[ \t]*\(?([A-Z0-9])[).:]", re.MULTILINE)
 _BRACKETED = re.compile(r"\(([A-Za-z0-9])\)")
 _ARTICLE = re.compile(r"[AI]\s+(?!(?:because|since|as|which|and|or|is|for|but|due|given|so|by|from)\b)[a-z]")
+_OTHER = re.compile(r"(?<![A-Za-z0-9'’^_\\.])([A-J]|[0-9])(?![A-Za-z0-9'’^_]|\.[0-9])")
+_NEGATED = re.compile(
+    r"\b(?:not|never|neither|nor|exclud\w*|eliminat\w*|reject\w*|rul(?:e|es|ed|ing)\s+out|incorrect|wrong|false|except)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+_STOP = re.compile(r"\n|[.!](?=\s|$)")
 _TYPOGRAPHY = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*(?=\{)|\\[()\[\]]|[{}$*`]")
 
 
@@ -53,7 +62,9 @@ def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwa
 
 def parse_label(gold: Any) -> str | None:
     """The label that a gold answer consists of, in upper case, or None."""
-    if gold is None or isinstance(gold, bool):
+    if isinstance(gold, bool) or not isinstance(gold, (str, Integral)):
+        return None
+    if not isinstance(gold, str) and int(gold) not in range(10):
         return None
     match = re.fullmatch(r"\(?([A-Za-z0-9])[).]?", str(gold).strip())
     return match[1].upper() if match else None
@@ -71,7 +82,7 @@ def final_choice(text: str) -> str | None:
     if last is not None:
         stated = _plain(text[last.end() : last.end() + _MAX_CHARS]).lstrip().partition("\n")[0]
         if _CHOICE.match(stated, _LEAD.match(stated).end()):  # type: ignore[union-attr]
-            return _leading_label(stated)
+            return _leading_label(stated, sentence=True)
     if _BRACKETED.search(text):
         return _bracketed(text)
     return None if len(set(_LISTED.findall(text))) > 1 else _leading_label(_plain(text[: _MAX_CHARS + 1]).strip())
@@ -82,11 +93,13 @@ def _plain(text: str) -> str:
 
 
 def _boxed_label(content: str) -> str | None:
+    if "\\boxed" in content or "\\fbox" in content:
+        return None
     plain = _plain(content[: _MAX_CHARS + 1]).strip()
     return plain.upper() if re.fullmatch(r"[A-Za-z0-9]", plain) else parse_label(plain) or _leading_label(plain)
 
 
-def _leading_label(text: str) -> str | None:
+def _leading_label(text: str, sentence: bool = False) -> str | None:
     """The label that `text` begins with, unless another one is joined to it or it is the word "A" or "I"."""
     start = _LEAD.match(text).end()  # type: ignore[union-attr]
     if _ARTICLE.match(text, start):
@@ -100,7 +113,16 @@ def _leading_label(text: str) -> str | None:
         if more["label"].upper() != label and not _ARTICLE.match(text, more.start("label")):
             return None
         end = more.end()
-    return label
+    return None if _names_another(text, end, label, sentence) else label
+
+
+def _names_another(text: str, start: int, label: str, sentence: bool) -> bool:
+    """Whether another label stands free in the rest, up to the end of the sentence: `C: 5 or D: 6`, `C maybe D`."""
+    stop = _STOP.search(text, start) if sentence else None
+    return any(
+        match[1] != label and match[1].isdigit() == label.isdigit() and not _ARTICLE.match(text, match.start())
+        for match in _OTHER.finditer(text, start, stop.start() if stop else len(text))
+    )
 
 
 def _bracketed(text: str) -> str | None:
@@ -108,5 +130,5 @@ def _bracketed(text: str) -> str | None:
     for line in reversed(text.splitlines()):
         labels = {label.upper() for label in _BRACKETED.findall(line)}
         if labels:
-            return labels.pop() if len(labels) == 1 else None
+            return labels.pop() if len(labels) == 1 and not _NEGATED.search(line) else None
     return None

@@ -12,7 +12,7 @@ from ..errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-THINK_END = "</think>"
+THINK, THINK_END = "<think>", "</think>"
 VERDICTS = "1"
 F = TypeVar("F", bound=Callable[..., Any])
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
@@ -56,28 +56,39 @@ def _content_text(content: Any) -> str:
 
 
 def answer_text(completion: Any) -> str:
-    """The text of a completion after its last `</think>`; all of it where there is none."""
-    return completion_text(completion).rpartition(THINK_END)[2]
+    """The text of a completion after its last `</think>`; all of it where there is none; nothing while it still thinks."""
+    text = completion_text(completion).rpartition(THINK_END)[2]
+    return "" if THINK in text else text
 
 
 def boxes(text: str) -> list[str] | None:
-    r"""The contents of all `\boxed{...}` in order; of nested ones the innermost.
+    r"""The contents of all `\boxed{...}` in order.
 
-    None if a box is left open: the completion was cut inside its answer, and `\boxed{4` is not 4.
+    A box that holds nothing but another one counts once; one that holds more than that is read as a whole. None if a box is
+    left open: the completion was cut inside its answer, and `\boxed{4` is not 4.
     """
     if "boxed" not in text and "fbox" not in text:
         return []
-    found: list[str] = []
-    stack: list[tuple[int, bool, int]] = []  # (start of the content, is it a box, boxes found before it)
+    found: list[tuple[int, int, int, int]] = []  # start and end of a box, start and end of its content
+    stack: list[tuple[int, int, bool, int]] = []  # (start, start of the content, is it a box, boxes found before it)
     for match in _BRACE.finditer(text):
         token = match.group()
         if token == "{" or len(token) > 2:
-            stack.append((match.end(), len(token) > 2, len(found)))
+            stack.append((match.start(), match.end(), len(token) > 2, len(found)))
         elif token == "}" and stack:
-            start, is_box, before = stack.pop()
-            if is_box and len(found) == before:
-                found.append(text[start : match.start()].strip())
-    return None if any(is_box for _, is_box, _ in stack) else found
+            opened, start, is_box, before = stack.pop()
+            if not is_box:
+                continue
+            content = start, match.start()
+            if len(found) == before + 1:
+                inner = found[before]
+                if not text[start : inner[0]].strip() and not text[inner[1] : match.start()].strip():
+                    content = inner[2], inner[3]
+            del found[before:]
+            found.append((opened, match.end(), *content))
+    if any(is_box for _, _, is_box, _ in stack):
+        return None
+    return [text[start:end].strip() for _, _, start, end in found]
 
 
 def versioned(function: F) -> F:
@@ -92,9 +103,17 @@ def warn_unscorable(function: str, wanted: str, gold: Any) -> None:
     if function not in _warned:
         _warned.add(function)
         logger.warning(
-            "A gold answer is not %s: %.80r. %s returns None (unscorable) for such rows, which then count neither as "
+            "A gold answer is not %s: %.80s. %s returns None (unscorable) for such rows, which then count neither as "
             "right nor as wrong; if there are many, choose another reward function.",
             wanted,
-            gold,
+            _shown(gold),
             function,
         )
+
+
+def _shown(gold: Any) -> str:
+    """`repr` that does not fail: an integer can be too long to be written."""
+    try:
+        return repr(gold)
+    except Exception:  # noqa: BLE001 - the object is not ours
+        return f"an object that cannot be shown, a {type(gold).__name__}"

@@ -8,14 +8,17 @@ collections are compared part by part. Only two expressions with the same variab
 """
 
 import importlib.util
+import math
 import re
+from decimal import Decimal
+from numbers import Rational
 from typing import Any
 
 from ..errors import MissingExtraError
 from .choice import final_choice
 from .completion import answer_text, boxes, versioned, warn_unscorable
 from .math_answer import final_answers
-from .math_form import Form, read
+from .math_form import Form, folded, read
 from .math_symbolic import rounds_to, symbolic_equal, warm_up
 from .pool import Scored, score, score_async
 
@@ -111,7 +114,14 @@ verify_answers.warm_up = warm_up  # type: ignore[attr-defined]
 
 def parse_gold(gold: Any) -> str | None:
     """The text of a gold answer, without box or solution; None if nothing could be scored against it."""
-    if gold is None or isinstance(gold, bool) or (isinstance(gold, int) and gold.bit_length() > MAX_GOLD_BITS):
+    if isinstance(gold, bool) or not isinstance(gold, (str, float, Decimal, Rational)):
+        return None
+    if (
+        isinstance(gold, Rational)
+        and max(int(gold.numerator), int(gold.denominator), key=abs).bit_length() > MAX_GOLD_BITS
+    ):
+        return None
+    if isinstance(gold, (float, Decimal)) and not math.isfinite(gold):
         return None
     text = str(gold).strip()
     if "####" in text:
@@ -144,14 +154,19 @@ def _decide(answers: list[str], gold: str, strict: bool, here: bool) -> bool:
 
 
 def _is_right(answer: str, gold: str, wanted: Form, strict: bool, here: bool) -> bool:
-    label = re.fullmatch(r"\(?([a-j])\)?", wanted.text) if wanted.kind == "text" else None
+    label = re.fullmatch(r"\(?([A-Ja-j])\)?", wanted.text) if wanted.kind == "text" else None
     bare = re.fullmatch(r"[A-J]", wanted.text) if wanted.kind == "expression" else None
-    if (label is not None or bare is not None) and _NO_LABEL.search(answer) is None:
+    if (label is not None or bare is not None) and _NO_LABEL.search(_spaced(answer)) is None:
         letter = (label or bare)[1 if label else 0].upper()  # type: ignore[index]
         if final_choice(f"\\boxed{{{answer}}}") == letter and (label is not None or letter in answer):
             return True
     given = read(answer)
     return given is not None and _equal(wanted, given, strict, here)
+
+
+def _spaced(answer: str) -> str:
+    """`(C)\\ 5` with a plain space."""
+    return answer.replace("\\ ", " ") if re.search(r"\([A-J]\)", answer) else answer
 
 
 def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
@@ -195,7 +210,7 @@ def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
 
 
 def _words(text: str) -> str:
-    return re.sub(r"[\s()]|^(?:the|an?)\s", "", text.casefold())
+    return re.sub(r"[\s()]|^(?:the|an?)\s", "", folded(text))
 
 
 def _latex(form: Form) -> str:
@@ -206,6 +221,8 @@ def _latex(form: Form) -> str:
 
 
 def _units_agree(gold: Form, answer: Form) -> bool:
+    if gold.kind == "text" and gold.unit in ("am", "pm"):
+        return gold.unit == answer.unit
     return not gold.unit or not answer.unit or gold.unit == answer.unit
 
 
@@ -269,7 +286,9 @@ def _collections_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bo
         return False
     if gold.text == answer.text:
         return True
-    if gold.kind in unordered:
+    named = {part.name for part in gold.parts} - {""}
+    in_order = len(named) > 1 and not any(part.name for part in answer.parts)  # x = 1, y = 2 is not 2, 1
+    if gold.kind in unordered and not in_order:
         return _match_unordered(list(gold.parts), list(answer.parts), strict, here)
     # the cheap parts first: one that differs spares the symbolic ones
     pairs = sorted(zip(gold.parts, answer.parts, strict=True), key=lambda pair: pair[0].number is None)

@@ -4,7 +4,7 @@ It is looked for after `</think>`, in this order; the first that is there decide
 
 1. the `\boxed{...}`: all of them, each of which must then be right; one left open is no answer;
 2. what follows the last `####` (the form of GSM8K), to the end of the line;
-3. what follows the last "answer is" or "answer:", to the end of the sentence;
+3. what follows the last "answer is" or "answer:", to the end of the sentence; nothing on its line may take it back;
 4. what follows the last `=` of the last line, if it ends the text;
 5. the whole text, if it is one short line.
 
@@ -19,17 +19,24 @@ from .number import parse_number
 MAX_CHARS = 512  # of one answer; longer ones are not read
 MAX_BOXES = 4  # with different contents
 
-_ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
+_ANSWER_IS = re.compile(
+    r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}|^[#* ]{0,6}(?:final )?answer[* ]{0,4}$\s{0,8}", re.IGNORECASE | re.M
+)
 _OPENING = re.compile(
     r"(?:(?:thus|therefore|so|as follows|given by|equal to|simply|just|exactly|approximately|about|indeed|clearly|then)\b"
     r"[\s:,]*)+",
     re.IGNORECASE,
 )
-_PROSE = re.compile(r"[,;]?\s+(?:because|since|as|so|which|hence|thus|therefore)\b")
+_PROSE = re.compile(r"[,;]?\s+(?:because|since|as(?!\s+[0-9])|which)\b")
 _NOT = re.compile(r"not\b", re.IGNORECASE)
 _LISTS = re.compile(r"[,;]|\b(?:or|and)\b|\\text\s*\{\s*(?:or|and)")
 _WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
-_STOPS = ".!?"
+_DOUBT = re.compile(
+    r"\b(?:wait|hmm+|no|actually|sorry|i\s+mean|instead|rather|wrong|incorrect|correction|maybe|perhaps|possibly"
+    r"|alternatively|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
+    re.IGNORECASE,
+)
+_STOPS, _FACTORS = ".!?", "0123456789)}"
 
 
 def final_answers(text: str, strict: bool = False) -> list[str]:
@@ -47,7 +54,7 @@ def final_answers(text: str, strict: bool = False) -> list[str]:
     for match in _ANSWER_IS.finditer(text):
         last = match
     if last is not None:
-        return _stated(text[last.end() : last.end() + MAX_CHARS + 1])
+        return _stated(text[last.end() :])
     return [] if strict else _at_the_end(text)
 
 
@@ -55,7 +62,7 @@ def _stated(text: str) -> list[str]:
     text = text.lstrip()
     if (opening := _OPENING.match(text)) is not None:
         text = text[opening.end() :]
-    end = sentence_end(text)
+    end = sentence_end(text[: MAX_CHARS + 2])
     if end > MAX_CHARS:
         return []
     clause = text[:end].strip()
@@ -63,6 +70,8 @@ def _stated(text: str) -> list[str]:
         return []
     prose = _PROSE.search(clause)
     clause = clause[: prose.start()] if prose else clause
+    if _DOUBT.search(text[len(clause) :].partition("\n")[0]):  # on the line, a later sentence included
+        return []
     return [clause] if clause else []
 
 
@@ -87,7 +96,11 @@ def sentence_end(text: str) -> int:
             and not formula
             and (
                 char == "\n"
-                or (char in _STOPS and (i + 1 == len(text) or text[i + 1].isspace() or text[i + 1] in "*\"'"))
+                or (
+                    char in _STOPS
+                    and not (char == "!" and i and text[i - 1] in _FACTORS and text[i - 2 : i] != "\\)")
+                    and (i + 1 == len(text) or text[i + 1].isspace() or text[i + 1] in "*\"'")
+                )
             )
         ):
             return i

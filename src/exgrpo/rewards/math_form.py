@@ -11,8 +11,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from .math_latex import ROW, TEXT, brackets, clean, split, squeeze
-from .math_units import known_unit
-from .number import parse_number
+from .math_units import known_unit, may_be_dropped, unit_name
+from .number import NOT_UNITS, parse_number
 
 MAX_PARTS, MAX_DEPTH = 64, 6
 SIGNIFICANT = 6  # digits from which on a decimal may stand for a number that is none
@@ -81,6 +81,7 @@ def _read(text: str, depth: int) -> Form | None:
         return None
     if (whole := TEXT.fullmatch(text)) is not None and "," in whole[1]:
         text = whole[1]
+    text = re.sub(r"^\{(\\?[A-Za-z]{1,8})\}\s*=", r"\1=", text)
     name = ""
     if (match := _NAME.match(text)) is not None and match.end() < len(text) and "=" not in text[match.end() :]:
         rest = text[match.end() :]
@@ -88,7 +89,9 @@ def _read(text: str, depth: int) -> Form | None:
             name, text = squeeze(match[1]), rest
     number = parse_number(_for_number(text))
     if number is not None:
-        unit = known_unit(_unit_of_number(text))
+        if match is not None and name and "\\in" in match[0]:
+            return None  # a number is no set
+        unit = unit_name(_unit_of_number(text))
         return Form("number", str(number), number, unit=unit, name=name, places=_places(text))
     form = _collection(text, depth) or _scalar(text)
     if form is not None and name in form.letters:  # x = 2x + 3 defines nothing
@@ -110,7 +113,7 @@ def _unit_of_number(text: str) -> str:
     if "%" in text:
         return "percent"
     plain = TEXT.sub(r" \1 ", text.replace("\\degree", " degrees "))
-    match = re.search(r"(?<![A-Za-z\\])(?!e[-+]?[0-9])[A-Za-z][A-Za-z.\s/^0-9{}]*$", plain)
+    match = re.search(r"(?<![A-Za-z\\])(?!e[-+]?[0-9])[A-Za-z][-A-Za-z.\s/^0-9{}]*$", plain)
     return "" if match is None else match[0]
 
 
@@ -135,7 +138,7 @@ def _collection(text: str, depth: int) -> Form | None:
     if kind:
         pieces = split(inner, ",;")
         if len(pieces) == 1 and kind != "{}":
-            return None if kind != "()" else _read(inner, depth + 1)
+            return Form("text", squeeze(text)) if kind != "()" else _read(inner, depth + 1)
         return _of(kind, pieces, depth)
     if text.count("\\pm") == 1:
         signs = [re.sub(r"\\pm(?![A-Za-z])", sign, text).lstrip("+ ") for sign in "+-"]
@@ -216,19 +219,19 @@ def _scalar(text: str) -> Form | None:
     text = _RATIO_WORD.sub(r"\1:\2", text)
     body, unit = _without_unit(text)
     if (number := parse_number(_for_number(body))) is not None:
-        return Form("number", str(number), number, unit=known_unit(unit), places=_places(body))
+        return Form("number", str(number), number, unit=unit_name(unit), places=_places(body))
     if _TIME.fullmatch(body):
-        return Form("text", squeeze(body), unit=known_unit(unit))
+        return Form("text", squeeze(body), unit=unit_name(unit))
     words = TEXT.sub(r" \1 ", body if unit else text)
     if is_prose(words) or ("\\text" in text and not any(c in _DIGITS for c in text)):
-        return Form("text", " ".join(_QUIET.sub(" ", words).split()).casefold())
+        return Form("text", folded(" ".join(_QUIET.sub(" ", words).split())))
     spelled = squeeze(body)
     letters = frozenset(
         token.lstrip("\\")
-        for token in _LETTER.findall(TEXT.sub(" ", body))
+        for token in _LETTER.findall(TEXT.sub(r" \1 ", body))
         if token.lstrip("\\") not in _FUNCTIONS and token not in ("e", "i")
     )
-    return Form("expression", spelled, unit=known_unit(unit), letters=letters)
+    return Form("expression", spelled, unit=unit_name(unit), letters=letters)
 
 
 def _repeating(sign: str, whole: str, fixed: str, period: str) -> Form:
@@ -255,6 +258,11 @@ def is_prose(text: str) -> bool:
     return re.fullmatch(r"[\s(]*[A-Za-z]{2,}[\s).]*", text) is not None or re.search(r"[A-Za-z]{4,}", plain) is not None
 
 
+def folded(text: str) -> str:
+    """Words in lower case; what may be the name of a thing keeps its case: `x`, `AB`."""
+    return re.sub(r"[A-Za-z]+", lambda m: m[0].lower() if m[0][1:].islower() or len(m[0]) > 3 else m[0], text)
+
+
 def _without_unit(text: str) -> tuple[str, str]:
     if text.startswith("$"):
         return text[1:].strip(), "dollars"
@@ -266,8 +274,14 @@ def _without_unit(text: str) -> tuple[str, str]:
         return re.sub(r"\\degree\s*", r"\\cdot\\frac{\\pi}{180}", text), ""
     match = _UNIT.fullmatch(text)
     if match is not None and any(c.isalnum() for c in match[1]) and not match[1].rstrip().endswith(("_", "^")):
-        return match[1], TEXT.sub(r" \1 ", match[2].replace("\\degree", "degrees").replace("%", "percent"))
+        unit = TEXT.sub(r" \1 ", match[2].replace("\\degree", "degrees").replace("%", "percent"))
+        unit = re.sub(r"\\[a-z]+\s*\{|\}(?!\})", " ", unit) if "\\" in unit else unit
+        if may_be_dropped(re.sub(r"\s+\^", "^", unit), parse_number(_for_number(match[1])) is not None):
+            return match[1], unit
+        return text, ""
     match = _WORDS.fullmatch(text)
+    if match is not None and match[2].lower().startswith(("squared", "cubed")):
+        return text, ""
     if match is not None and (_is_am_or_pm(match[2]) or all(map(_is_unit_word, re.findall(r"[A-Za-z]+", match[2])))):
         return match[1], match[2]
     return text, ""
@@ -278,4 +292,4 @@ def _is_am_or_pm(text: str) -> bool:
 
 
 def _is_unit_word(word: str) -> bool:
-    return len(word) > 3 or (len(word) > 1 and known_unit(word) != "")
+    return word.lower() not in NOT_UNITS and (len(word) > 3 or (len(word) > 1 and known_unit(word) != ""))

@@ -20,17 +20,17 @@ ROW = "\x05"  # stands for the double backslash between the rows of a matrix
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\\\\", ROW),
+        (r"\\\\(?:\s*\[[0-9.]{1,6}\s*(?:pt|em|ex|mm|cm)\])?", ROW),
         (rf"{ROW}(?=(?:[dt]?frac|sqrt|text|pi|left|right|cdot|times|infty|pm)" + _COMMAND + ")", r"\\"),
         (r"\\!\s*", ""),
         (r"(?<![0-9A-Za-z)\]}])\*\*|\*\*(?![0-9A-Za-z({\\])", ""),  # emphasis, not a power
-        (r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|hphantom|phantom|strut)" + _COMMAND, ""),
+        (r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|strut)" + _COMMAND, ""),
         (r"\\\$", r" USD$ "),
         (r"\\begin\{(?:align|aligned|equation|gather)\*?\}|\\end\{(?:align|aligned|equation|gather)\*?\}", ""),
         (r"\\[()\[\]]", ""),
         (r"\{,\}", ","),
         (r"(?<=[0-9])(?:\\,|\\ )(?=[0-9]{3}(?![0-9]))", ","),
-        (r"\\(?:,|;|:|>| |quad|qquad|thinspace|hspace\{[^{}]*\})" + r"(?![a-z])|~", " "),
+        (r"\\(?:,|;|:|>| |quad|qquad|thinspace)" + r"(?![a-z])|~", " "),
         (r"\\[dtc]frac" + _COMMAND, r"\\frac"),
         (r"\\leqslant" + _COMMAND + r"|\\leq" + _COMMAND, r"\\le "),
         (r"\\geqslant" + _COMMAND + r"|\\geq" + _COMMAND, r"\\ge "),
@@ -64,6 +64,8 @@ _REWRITES = tuple(
 )
 _BRACES = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]", r"\lvert": "|", r"\rvert": "|",
            r"\vert": "|", r"\mid": "|", r"\langle": "(", r"\rangle": ")"}  # fmt: skip
+_REFUSED = re.compile(r"\\[hv]?(?:phantom|space)" + _COMMAND + r"|^[\s$]*[-+]\s*[-+]")  # invisible content, two signs
+_SIGN_SPACE = re.compile(r"\\[hv]?phantom\s*(?:[-+]|\{\s*[-+]?\s*\})")  # room for a sign, in matrices
 _BRACE_COMMAND = re.compile(r"\\(?:[lr]brace|[lr]brack|[lr]?vert|mid|[lr]angle)" + _COMMAND)
 _ARGUMENT = re.compile(r"\\frac\s*|\\sqrt\s*")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\s*.", re.DOTALL)
@@ -76,6 +78,9 @@ def clean(text: str) -> str | None:
         return None
     text = unicodedata.normalize("NFC", text.translate(_INVISIBLE)).translate(_REPLACED)
     if any(unicodedata.category(c)[0] == "C" and c not in "\n\t\r" for c in text):
+        return None
+    text = _SIGN_SPACE.sub("", text)
+    if _REFUSED.search(text) is not None:
         return None
     text = _BRACE_COMMAND.sub(lambda m: _BRACES[m[0]], text)
     for pattern, replacement in _REWRITES:

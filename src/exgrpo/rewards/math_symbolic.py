@@ -167,13 +167,14 @@ def _bits(expression: Any) -> float:
 
 
 def _values(symbols: list[Any], point: int) -> dict[Any, Any]:
-    """Values above 1, below 1, larger ones, and ones of both signs; small integers for the letters that are mostly integers."""
+    """Values above 1, below 1, larger ones, and ones of both signs. Letters that are mostly integers get integers, with
+    all remainders by 2, 3 and 4."""
     import sympy
 
     values = {}
     for k, symbol in enumerate(symbols):
         if symbol.name in _INTEGERS:
-            values[symbol] = sympy.Integer((5, 9, 13, 4)[point] + 3 * k)
+            values[symbol] = sympy.Integer((9, 10, 11, 4)[point] + 3 * k)
         else:
             pair = ((7 * k + 11, 5 * k + 8), (5 * k + 7, 6 * k + 11), (13 * k + 29, k + 5), (7 * k + 9, 6 * k + 13))[
                 point
@@ -199,7 +200,7 @@ def _numerically(left: Any, right: Any, equation: bool) -> bool | None:
                 ratio = a / b if ratio is None else ratio
                 b = b * ratio
             if abs(a - b) > max(abs(a), abs(b), 1) / 10 ** (digits - 10):
-                if point < _POINTS:
+                if point < _POINTS or all(symbol.name in _INTEGERS for symbol in symbols):
                     return False
                 return None  # equal for positive variables only
     return True if sure else None

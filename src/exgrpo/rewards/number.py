@@ -54,15 +54,44 @@ _REWRITES = tuple(
     )
 )
 
-_SHORT_WORDS = frozenset({
+SHORT_WORDS = frozenset({
     "cm", "mm", "km", "nm", "ft", "yd", "mi", "sq", "kg", "mg", "lb", "oz", "ml", "dl", "hr", "ms", "hz", "ev", "kj", "kw",
     "am", "pm", "of", "in", "by", "at", "on", "an", "a", "st", "nd", "rd", "th",
 })  # fmt: skip
-_ATTACHED = _SHORT_WORDS | {"min", "sec", "mph", "kph", "hrs", "lbs", "deg", "mol"}
-_NOT_UNITS = frozenset({
-    "or", "and", "to", "through", "not", "but", "versus", "times", "plus", "minus", "over", "mod", "half", "halves", "pi",
-    "sqrt", "log", "exp", "sin", "cos", "tan", "cot", "thirds", "fourths", "fifths", "tenths", "hundredths",
+_ATTACHED = SHORT_WORDS | {"min", "sec", "mph", "kph", "hrs", "lbs", "deg", "mol"}
+_COUNTS = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty", "sixty",
+    "seventy", "eighty", "ninety", "hundred", "thousand", "million", "billion", "trillion", "dozen", "score", "gross",
+]  # fmt: skip
+_PARTS = [
+    "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth",
+    "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth", "twentieth", "thirtieth", "fortieth",
+    "fiftieth", "sixtieth", "seventieth", "eightieth", "ninetieth", "hundredth", "thousandth", "millionth", "billionth",
+    "quarter",
+]  # fmt: skip
+NUMBER_WORDS = frozenset(
+    [*_COUNTS, *_PARTS, *(word + "s" for word in [*_COUNTS, *_PARTS]), "sixes", "doz", "halfs", "half", "halves"]
+)
+NOT_UNITS = NUMBER_WORDS | frozenset({
+    "or", "and", "to", "through", "not", "but", "versus", "vs", "times", "plus", "minus", "over", "mod", "modulo", "half",
+    "halves", "pi", "sqrt", "log", "exp", "sin", "cos", "tan", "cot", "root", "first", "negative", "divided", "multiplied",
+    "raised", "choose", "factorial", "added", "subtracted", "increased", "decreased", "doubled", "tripled", "halved",
+    "twice", "thrice", "double", "triple", "reciprocal", "inverse", "below", "above", "under", "less", "than", "more",
+    "fewer", "greater", "least", "most", "between", "approximately", "about", "roughly", "around", "nearly", "almost",
+    "maybe", "perhaps", "possibly", "probably", "likely", "might", "may", "could", "should", "either", "neither", "nor",
+    "both", "therefore", "thus", "hence", "so", "because", "since", "which", "that", "if", "then", "else", "when",
+    "whenever", "unless", "otherwise", "except", "without", "while", "for", "is", "are", "was", "were", "be", "isn",
+    "instead", "rather", "actually", "wrong", "incorrect", "false", "no", "never", "none", "nothing", "also", "wait",
+    "sorry", "i", "we", "it", "alternatively", "equals", "equal",
 })  # fmt: skip
+# what makes another number of the one before it
+NOT_COUNTED = (NUMBER_WORDS - {"hundred", "thousand", "million", "billion", "trillion"}) | frozenset({
+    "below", "choose", "cubed", "divided", "factorial", "minus", "mod", "multiplied", "negative", "pi", "plus", "point",
+    "root", "sqrt", "squared", "times",
+})  # fmt: skip
+_POWERS = frozenset({"squared", "cubed"})  # of the unit before them
+UNIT_LETTERS = frozenset("mgshlLNJWVAKCFTµμΩ")
 _WORD = r"[A-Za-zµμΩ]+(?:\s?\^(?:-?[0-9]|\{-?[0-9]\})|[²³])?"
 _NAME = re.compile(r"[\sA-Za-z\\]{1,40}(?:_\w|_\{\w+\})?'?(?:\([a-z0-9]\))?\s*")
 _SUM = re.compile(r"(?:[-+0-9.*/()%=\s]|,[0-9]{3}(?![0-9])|\\frac|[{}])+")
@@ -87,7 +116,13 @@ def parse_number(text: str) -> Fraction | None:
 def _parse(text: str) -> Fraction | None:
     exact, approximately, rounded = text.partition("≈")
     if approximately:
-        return _parse(_unwrap(exact if exact.strip(_SURROUNDING) else rounded))
+        if not exact.strip(_SURROUNDING):
+            return _parse(_unwrap(rounded))
+        value, other = _parse(_unwrap(exact)), _parse(_unwrap(rounded))
+        if value is None or other is None:
+            return None
+        scale = 10 ** len("".join(re.findall(r"\.([0-9]*)", rounded)[:1]))
+        return value if other * scale in (round(value * scale), int(value * scale)) else None
     left, equals, right = text.rpartition("=")
     if not equals:
         match = _FULL.fullmatch(text)
@@ -120,8 +155,12 @@ def is_unit(text: str) -> bool:
         return True
     if _UNIT.fullmatch(text) is None:
         return False
-    words = [word.lower() for word in re.findall(r"[A-Za-zµμΩ]+", text)]
-    if any(word in _NOT_UNITS for word in words):
+    spelled = re.findall(r"[A-Za-zµμΩ]+", text)
+    words = [word.lower() for word in spelled]
+    if any(word in NOT_UNITS for word in words) or words[0] in _POWERS:
+        return False
+    is_time = re.fullmatch(r"[ap]\.?\s?m\.?", text.lower()) is not None
+    if as_text and not is_time and not all(len(word) > 1 or word in UNIT_LETTERS for word in spelled):
         return False
     if attached:
         return (len(words[0]) > 3 or words[0] in _ATTACHED - {"a"}) and _are_words(words[1:], as_text or "/" in text)
@@ -129,7 +168,7 @@ def is_unit(text: str) -> bool:
 
 
 def _are_words(words: list[str], as_text: bool) -> bool:
-    return as_text or all(len(word) > 2 or word in _SHORT_WORDS for word in words)
+    return as_text or all(len(word) > 2 or word in SHORT_WORDS for word in words)
 
 
 _SURROUNDING = " \t\r\n" + _TEXT

@@ -4,26 +4,46 @@ The final answer of a completion is looked for after `</think>`, in this order:
 
 1. the last `\boxed{...}`; boxes with different contents are several answers, hence wrong, and so is one left open;
 2. the number after the last `####` (the form of GSM8K);
-3. the number after the last "answer is" or "answer:"; "5 or 6" there is several answers;
+3. the number after the last "answer is" or "answer:"; "5 or 6" there is several answers, and so is another number in its
+   clause;
 4. the last number of the text.
 """
 
 import math
 import re
+from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
 from .completion import answer_text, boxes, versioned, warn_unscorable
-from .number import MAX_CHARS, clean, find_numbers, is_unit, parse_number
+from .number import MAX_CHARS, NOT_COUNTED, NUMBER_WORDS, clean, find_numbers, is_unit, parse_number
 
 _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
-_CLAUSE_END = re.compile(r"\n|[.!?](?=\s|$)")
+_CLAUSE_END = re.compile(r"\n|(?:[.?]|(?<![0-9)}])!)(?=\s|$)")
+_DOUBT = re.compile(
+    r"\b(?:wait|hmm+|no|actually|sorry|i\s+mean|instead|rather|wrong|incorrect|correction|maybe|perhaps|possibly"
+    r"|alternatively|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
+    re.IGNORECASE,
+)
+_SPELLED = re.compile(
+    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred)\b", re.IGNORECASE
+)
+_REASON = re.compile(r"\b(?:because|since)\b", re.IGNORECASE)
 _ASIDE = re.compile(r"[,;:]\s|(?<=[0-9A-Za-z%])\s*\(")
 _FACTOR = re.compile(r"\s*[-+*/^]\s*[\\0-9(]|[*/^][A-Za-z]|\s*\\[A-Za-z]|[²³]|[!]")
+_FIGURE = re.compile(r"[0-9]++(?:,[0-9]{3})*+(?:\.[0-9]++)?(?:/[0-9]++)?")
 _LETTERS = re.compile(r"[A-Za-z]*")
-_HEDGE = re.compile(
-    r"\s*(?:%|[A-Za-z]+)?\s*(?:[,;/&-]|\(?\b(?:or|and|to)\b)[\s,]*(?:or\b|and\b)?\s*(?=[-+.\\]?[0-9]|\\frac)"
+_BOUND = re.compile(
+    r"\b(?:not|less|more|greater|fewer|least|most|either|between|below|above|under|maybe|perhaps)\b|n't\b",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(
+    r"\b(?:if|when|unless|else|otherwise|or|less|more|fewer|greater)\b|^\s+[b-fi-kn-rt-zB-KM-Z]\b(?!\.)"
+)
+_OPERATION = re.compile(
+    rf"[\s-]*(?:(?:{'|'.join(sorted(NOT_COUNTED))})\b|[,;]?\s*\(?(?:or|and|to)\s+(?:{'|'.join(sorted(NUMBER_WORDS))})\b)",
+    re.IGNORECASE,
 )
 
 
@@ -56,6 +76,8 @@ def parse_gold(gold: Any) -> Fraction | None:
         return Fraction(gold)
     if isinstance(gold, float) and not math.isfinite(gold):
         return None
+    if not isinstance(gold, (str, float, Decimal)):
+        return None
     text = str(gold)
     if "####" in text:
         return parse_number(text.rpartition("####")[2])
@@ -77,9 +99,9 @@ def final_number(text: str) -> Fraction | None:
     for match in _ANSWER_IS.finditer(text):
         last = match
     if last is not None:
-        stated, value = _stated(text[last.end() : last.end() + MAX_CHARS + 1])
+        stated, value, rest, line = _stated(text[last.end() :].lstrip())
         if stated:
-            return value
+            return value if value is not None and _stands(rest, line, value) else None
     return _last_number(text)
 
 
@@ -89,33 +111,47 @@ def _agreed(contents: list[str] | None) -> Fraction | None:
     return values.pop() if len(values) == 1 else None
 
 
-def _stated(text: str) -> tuple[bool, Fraction | None]:
-    """Whether the clause after "answer is" holds a number at all, and the number that it states."""
-    text = text.lstrip()
-    end = _CLAUSE_END.search(text)
-    if end is None and len(text) > MAX_CHARS:
-        text = text[: max(text.rfind(" "), 0)]  # a number may have been cut with the text
-    clause = text[: end.start()] if end else text
+def _stated(text: str) -> tuple[bool, Fraction | None, str, str]:
+    """Whether the clause after "answer is" holds a number at all, the number that it states, and what follows: of the
+    clause, and of the line."""
+    head = text[: MAX_CHARS + 1]
+    end = _CLAUSE_END.search(head)
+    if end is None and len(head) > MAX_CHARS:
+        head = head[: max(head.rfind(" "), 0)]  # a number may have been cut with the text
+    clause = head[: end.start()] if end else head
+    line = text[len(clause) :].partition("\n")[0]
     if (value := parse_number(clause)) is not None:
-        return True, value
+        return True, value, "", line
     clause = clean(clause)
     numbers = find_numbers(clause)
     if not numbers:
-        return False, None
+        return False, None, "", line
     aside = _ASIDE.search(clause, numbers[0][1])
     after_equals = clause.rfind("=", 0, aside.start() if aside else len(clause)) + 1
     start, end_of_number, value = next((n for n in numbers if n[0] >= after_equals), (0, 0, None))
     rest = clause[end_of_number:]
-    if value is None or _is_factor(rest):
-        return True, None
-    if re.search(r"\bnot\b|n't\b", clause[:start]):
-        return True, None
-    hedge = _HEDGE.match(rest)
-    if hedge is not None:
-        others = [n[2] for n in numbers if n[0] >= end_of_number]
-        if others and others[0] != value:
-            return True, None
-    return True, value
+    if value is None or _is_factor(rest) or _BOUND.search(clause[:start]):
+        return True, None, "", line
+    if _OPERATION.match(rest) is not None or _CONDITION.search(rest) is not None:
+        return True, None, "", line
+    return True, value, rest, line
+
+
+def _stands(clause: str, line: str, value: Fraction) -> bool:
+    """Whether nothing on the line takes a stated answer back, and no number of its clause differs from it; what comes after
+    "because" or "since" is a reason."""
+    if (reason := _REASON.search(clause)) is not None:
+        clause = clause[: reason.start()]
+    if _DOUBT.search(clause) or _DOUBT.search(line) or _SPELLED.search(clause):
+        return False
+    figures: set[str] = set()  # the equal ones: each is read once
+    for match in _FIGURE.finditer(clause):
+        if match.end() - match.start() > MAX_CHARS:
+            return False
+        if match.group() not in figures and parse_number(match.group()) not in (value, -value):
+            return False
+        figures.add(match.group())
+    return True
 
 
 def _last_number(text: str) -> Fraction | None:
@@ -124,6 +160,8 @@ def _last_number(text: str) -> Fraction | None:
         return None
     window = clean(text[max(0, last_digit - 2 * MAX_CHARS) : last_digit + 32])
     numbers = find_numbers(window)
+    if _DOUBT.search(window[window.rfind("\n", 0, numbers[-1][0]) + 1 :] if numbers else ""):
+        return None
     return numbers[-1][2] if numbers and not _is_factor(window[numbers[-1][1] :]) else None
 
 
