@@ -189,7 +189,8 @@ def main() -> None:
             row |= in_a_process("--repeats", options.repeats, "--one", "measure", path, size, tokens)
         rows.append(row)
         print(json.dumps(row), flush=True)
-    print("saved", save("log", "python benchmarks/log.py " + " ".join(sys.argv[1:]), {"sizes": rows}))
+    sizes = "" if options.sizes == parser.get_default("sizes") else f" --sizes {' '.join(map(str, options.sizes))}"
+    print("saved", save("log", f"python benchmarks/log.py{sizes}", {"sizes": rows}))
 
 
 if __name__ == "__main__":

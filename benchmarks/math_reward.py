@@ -12,7 +12,6 @@ import collections
 import gzip
 import json
 import logging
-import multiprocessing
 import os
 import random
 import re
@@ -289,6 +288,22 @@ def speed(sets: dict[str, list[Any]], size: int) -> dict[str, Any]:
 CANARY = "exgrpo_canary"
 
 
+def children() -> list[tuple[int, float]]:
+    """Processes that this one started and that are there, and the peak of their own memory in MB, from /proc.
+
+    The usage that the system reports of ended children holds the memory of this process before they began.
+    """
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            facts = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except OSError:  # it ended meanwhile
+            continue
+        if int(facts["PPid"]) == os.getpid() and "VmHWM" in facts:
+            found.append((int(facts["Pid"]), int(facts["VmHWM"].split()[0]) / 1024))
+    return found
+
+
 def hostile(count: int) -> dict[str, Any]:
     rng = random.Random(2)
     path = Path(os.environ.get("TMPDIR", "/tmp")) / CANARY
@@ -368,14 +383,16 @@ def hostile(count: int) -> dict[str, Any]:
         scores += math_reward(None, texts[at : at + 100], answers[at : at + 100])
         slowest = max(slowest, time.perf_counter() - began)
     seconds = time.perf_counter() - start
+    workers = [peak for _, peak in children()]
     pool.close()
     right = [[kind, text[:120], g] for kind, text, g, s in zip(kinds, texts, answers, scores, strict=True) if s != 0.0]
     figures = {
         "completions": count, "seconds": seconds, "slowest_batch_of_100": slowest, "executed": path.exists(),
         "scored_right": len(right),
-        "first_right": right[:10], "children_left": len(multiprocessing.active_children()),
+        "first_right": right[:10], "children_left": len(children()),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "peak_memory_of_a_worker_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+        "workers": len(workers),
+        "peak_memory_of_a_worker_mb": max(workers, default=None),
     }  # fmt: skip
     print(figures)
     return figures
