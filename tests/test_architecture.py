@@ -15,17 +15,19 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 HOSTS = {"transformers", "trl", "verl", "ray", "accelerate", "datasets", "peft"}
-CORE = ("errors", "config", "presets", "experience", "replay", "objective")
+CORE = ("errors", "registry", "config", "presets", "experience", "replay", "objective")
 MAY_IMPORT = {
     "errors": set(),
-    "config": {"errors"},
+    "registry": {"errors"},
+    "config": {"errors", "registry"},
     "presets": {"errors", "config"},
     "experience": {"errors", "config"},
     "replay": {"errors", "config", "experience"},
-    "objective": {"errors", "config"},
+    "objective": {"errors", "config", "registry"},
 }
 THIRD_PARTY = {
     "errors": set(),
+    "registry": set(),
     "config": set(),
     "presets": set(),
     "experience": {"numpy", "filelock", "pyarrow"},

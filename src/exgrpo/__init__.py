@@ -1,9 +1,12 @@
 """Experience replay for reinforcement learning of reasoning models.
 
-`exgrpo.trl` holds the trainer; `exgrpo.experience`, `exgrpo.replay` and `exgrpo.objective` hold the method.
+`exgrpo.trl` holds the trainer; `exgrpo.experience`, `exgrpo.replay` and `exgrpo.objective` hold the method,
+`exgrpo.recipes` two published recipes by their own names.
 """
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from .config import ObjectiveConfig, ReplayConfig
 from .errors import ExGRPOError
@@ -14,4 +17,26 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["PRESETS", "ExGRPOError", "ObjectiveConfig", "ReplayConfig", "__version__", "resolve"]
+_LATER = {
+    "register_question_sampler": "replay.questions",
+    "register_trajectory_choice": "replay.trajectories",
+    "register_schedule": "replay.schedule",
+    "register_admission": "experience.admission",
+    "register_retirement": "experience.retirement",
+    "register_eviction": "experience.eviction",
+    "register_correction": "objective.ratio",
+    "register_baseline": "objective.advantage",
+}
+"""Names that are imported when they are asked for, since what they need is slow to import."""
+
+__all__ = ["PRESETS", "ExGRPOError", "ObjectiveConfig", "ReplayConfig", "__version__", "resolve", *_LATER]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

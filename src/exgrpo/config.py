@@ -8,19 +8,50 @@ Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released co
 
 import math
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import ConfigurationError
+from .registry import Registry
 
-MIXINGS = ("share", "rescue", "none")
-QUESTION_CHOICES = ("gaussian", "variance", "uniform")
-TRAJECTORY_CHOICES = ("lowest_entropy", "random", "newest")
-ENTROPY_REFRESHES = ("lazy", "exact")
-RETIREMENTS = ("solved", "never")
-EVICTIONS = ("oldest", "highest_entropy")
+MIXINGS = ("share", "coin", "added", "prompt", "rescue", "none")
+DIFFICULTIES = ("latest", "window", "spread")
+ENTROPY_REFRESHES = ("lazy", "exact", "stored")
 LOGP_DTYPES = ("float32", "float16")
-CORRECTIONS = ("shaped", "clip", "truncated", "none")
+
+SCHEDULES: Registry[Any] = Registry("schedule", "exgrpo.replay.schedule", ("constant", "curriculum"))
+QUESTION_SAMPLERS: Registry[Any] = Registry(
+    "question_choice",
+    "exgrpo.replay.questions",
+    ("gaussian", "uniform", "range", "variance", "linear", "tiers", "headroom"),
+)
+TRAJECTORY_CHOICES: Registry[Any] = Registry(
+    "trajectory_choice",
+    "exgrpo.replay.trajectories",
+    (
+        "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile",
+        "highest_quality", "quality_tiers", "highest_entropy", "headroom",
+    ),
+)  # fmt: skip
+ADMISSIONS: Registry[Any] = Registry(
+    "admission", "exgrpo.experience.admission", ("correct", "all", "single_success", "quality")
+)
+RETIREMENTS: Registry[Any] = Registry("retirement", "exgrpo.experience.retirement", ("solved", "threshold", "never"))
+EVICTIONS: Registry[Any] = Registry(
+    "eviction", "exgrpo.experience.eviction", ("oldest", "highest_entropy", "lowest_quality", "quality_tiers")
+)
+CORRECTIONS: Registry[Any] = Registry(
+    "correction", "exgrpo.objective.ratio", ("shaped", "clip", "truncated", "none", "likelihood")
+)
+BASELINES: Registry[Any] = Registry("baseline", "exgrpo.objective.advantage", ("group", "fresh", "split"))
+
+USES_QUALITY = {
+    "trajectory_choice": ("highest_quality", "quality_tiers"),
+    "admission": ("quality",),
+    "eviction": ("lowest_quality", "quality_tiers"),
+}
+"""Options that need completions to be embedded."""
 
 
 def _option(default: Any, text: str) -> Any:
@@ -31,38 +62,101 @@ def _option(default: Any, text: str) -> Any:
 class ReplayConfig:
     """What is remembered, and what of it is replayed, when. Every field is checked at construction."""
 
+    # How stored experience enters a batch
+
     mixing: str = _option(
         "share",
         "How stored experience enters a batch. `share`: part of the questions of a batch are replayed, each with one "
-        "stored trajectory as a member of its group. `rescue`: every question is fresh, and a group without success "
-        "gets one stored success in place of a failure. `none`: no replay.",
+        "stored trajectory as a member of its group. `coin`: a coin per generation makes all questions of a batch replayed "
+        "ones, or none. `added`: the batch stays all fresh, and stored trajectories are added to it, each with the advantage "
+        "that it had in the group it came from. `prompt`: part of the questions are replayed, without a trajectory. "
+        "`rescue`: every question is fresh, and a group without success gets one stored success in place of a failure. "
+        "`none`: no replay.",
     )
     replay_share: float = _option(
-        0.5, "Share rho of the questions of a batch that are replayed, in [0, 1]. Used by `share` mixing."
+        0.5,
+        "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing that many trajectories are "
+        "added. Used by `share`, `prompt` and `added` mixing.",
     )
+    replay_probability: float = _option(0.3, "Probability that a generation is a replay, for `coin` mixing.")
+    replays_per_group: int = _option(
+        1,
+        "Stored trajectories in a replayed group, at most; the rest of its num_generations members are fresh. Used by "
+        "`share` and `coin` mixing.",
+    )
+    schedule: str = _option(
+        "constant",
+        "How the replayed share (or probability) changes. `constant`; `curriculum`: it is one minus the on-policy weight, "
+        "which begins at `on_policy_start` and falls by `on_policy_step` an epoch to `on_policy_floor`.",
+    )
+    on_policy_start: float = _option(0.7, "On-policy weight in the first epoch, for the `curriculum` schedule.")
+    on_policy_step: float = _option(0.1, "By how much the on-policy weight falls after each epoch.")
+    on_policy_floor: float = _option(0.3, "Below which the on-policy weight does not fall.")
+
+    # Which question
+
     question_choice: str = _option(
         "gaussian",
-        "Which questions are replayed. `gaussian`: buckets weighted by a Gaussian of their accuracy; `variance`: "
-        "questions weighted by p(1-p); `uniform`.",
+        "Which questions are replayed. `gaussian`: buckets weighted by a Gaussian of their accuracy; `uniform`; `range`: "
+        "those whose accuracy lies between `range_low` and `range_high`, all alike; `variance`: weighted by p(1-p); "
+        "`linear`: by a weight that falls linearly from accuracy `mu` to the farther end; `tiers`: tiers of equal width in "
+        "accuracy have the shares `tier_shares`; `headroom`: those first whose best stored trajectory has the most headroom.",
     )
-    mu: float = _option(0.5, "Centre of the Gaussian, in accuracy units.")
+    mu: float = _option(0.5, "Centre of the Gaussian, and where the linear weight is highest, in accuracy units.")
     sigma: float = _option(
         0.125,
         "Width of the Gaussian, in accuracy units; 1.0 is the paper's text (nearly uniform), 0.125 what its published "
         "numbers used at 8 generations.",
     )
+    range_low: float = _option(0.3, "Lower bound of `range`: an accuracy, exclusive; with `range_adapts` a quantile.")
+    range_high: float = _option(0.7, "Upper bound of `range`, likewise.")
+    range_adapts: bool = _option(
+        False,
+        "Whether the bounds of `range` are quantiles of the accuracies of the questions that can be replayed (inclusive), "
+        "instead of accuracies.",
+    )
+    tier_shares: tuple[float, ...] = _option(
+        (0.2, 0.2, 0.2, 0.2, 0.2),
+        "Shares of the `tiers` of questions, from accuracy 0 to 1; any number of tiers, relative to their sum.",
+    )
+    difficulty: str = _option(
+        "latest",
+        "What the accuracy of a question is. `latest`: that of its latest fresh group; `window`: over its latest fresh "
+        "groups of at most `difficulty_window` completions together; `spread`: the standard deviation of the rewards of its "
+        "latest fresh group, scaled so that the questions that can be replayed span 0 to 1 (for continuous rewards).",
+    )
+    difficulty_window: int = _option(100, "Completions that `window` difficulty looks back on.")
+    by_problem_type: bool = _option(
+        False,
+        "Whether questions are drawn for each value of the dataset's column `problem_type` apart, in proportion to those that "
+        "can be replayed; bounds that adapt do so for each.",
+    )
+
+    # Which trajectory
+
     trajectory_choice: str = _option(
         "lowest_entropy",
-        "Which stored trajectory of a question: `lowest_entropy` (mean token entropy under the current policy), "
-        "`random` or `newest`.",
+        "Which stored trajectory of a question: `lowest_entropy` (mean token entropy under the current policy), `random`, "
+        "`newest`, `lowest_nll`, `lowest_confidence_variance` (of the probabilities of its tokens), `entropy_percentile` (a "
+        "random one of those at or below the percentile `entropy_percentile` of all stored entropies), `highest_quality` "
+        "(success and diversity), `quality_tiers` (a random one of a tier drawn by `quality_tier_shares`), `highest_entropy`, "
+        "or `headroom` (1-pi where its advantage is positive, pi where negative).",
+    )
+    entropy_percentile: float = _option(25.0, "Percentile of `entropy_percentile`, in (0, 100].")
+    quality_tier_shares: tuple[float, ...] = _option(
+        (0.5, 0.3, 0.15, 0.05), "With which a tier of a question's trajectories is drawn, best tier first."
     )
     entropy_refresh: str = _option(
         "lazy",
-        "`lazy`: cached entropies decide, the best few are measured again once they are older than `max_entropy_age`; "
-        "`exact`: all candidates of a drawn question are measured at every draw (the paper).",
+        "`lazy`: cached values decide, the best few are measured again once they are older than `max_entropy_age`; "
+        "`exact`: all candidates of a drawn question are measured at every draw (the paper); `stored`: never measured again "
+        "for a choice.",
     )
-    max_entropy_age: int = _option(10, "Optimizer steps after which a cached entropy is measured again.")
+    max_entropy_age: int = _option(10, "Optimizer steps after which a cached value is measured again.")
     entropy_candidates: int = _option(2, "How many of the best cached candidates compete, and are kept up to date.")
+
+    # When
+
     start_pass_at_1: float = _option(
         0.35,
         "Replay starts once the mean correctness of the fresh completions of a step exceeds this; 0 opens the gate at "
@@ -70,14 +164,49 @@ class ReplayConfig:
     )
     start_step: int = _option(0, "Replay starts at this optimizer step at the earliest.")
     start_epoch: float = _option(0.0, "Replay starts after this many epochs at the earliest.")
+    start_size: int = _option(
+        0, "Replay starts once more than this many trajectories are stored; 0: no such condition."
+    )
+
+    # What is remembered
+
+    admission: str = _option(
+        "correct",
+        "Which scored completions are stored: `correct` ones; `all`; `single_success`: the correct one of a group that has "
+        "exactly one; `quality`: those with a quality above `min_quality`.",
+    )
+    min_quality: float = _option(0.3, "Quality must exceed this, for `quality` admission.")
+    success_weight: float = _option(
+        0.7, "Quality is this times success plus the rest times diversity. Needs an embedding model where it is used."
+    )
     retirement: str = _option(
         "solved",
-        "`solved`: a question whose fresh group is all correct leaves replay and the fresh stream; `never`.",
+        "`solved`: a question whose fresh group is all correct leaves replay and the fresh stream; `threshold`: one whose "
+        "accuracy is at least `retirement_threshold`; `never`.",
+    )
+    retirement_threshold: float = _option(0.75, "Accuracy for `threshold` retirement, in (0, 1].")
+    review_every: int = _option(
+        0, "Optimizer steps after which a share of the retired questions returns; 0: none ever."
+    )
+    review_share: float = _option(0.1, "Which share of the retired returns at a review, in (0, 1].")
+    max_age: int = _option(0, "Optimizer steps after which a trajectory leaves; 0: no limit.")
+    max_uses: int = _option(
+        0, "Replays after which a trajectory leaves, or with `prompt` mixing a question rests for good; 0: no limit."
+    )
+    cooldown: int = _option(0, "Optimizer steps that a question rests after a replay; 0: none.")
+    max_drift: float = _option(
+        0.0,
+        "A trajectory is replayed only while the mean over its tokens of (log pi - log pi_behaviour)^2 is at most this; 0: "
+        "no limit.",
     )
     capacity: int = _option(100_000, "Trajectories kept in all.")
     capacity_per_question: int = _option(8, "Trajectories kept of one question.")
-    eviction: str = _option("oldest", "What leaves when full: the `oldest`, or that of the `highest_entropy`.")
-    store_truncated: bool = _option(True, "Whether successes that were cut at the length limit are stored.")
+    eviction: str = _option(
+        "oldest",
+        "What leaves when full: the `oldest`, that of the `highest_entropy`, of the `lowest_quality`, or with `quality_tiers` "
+        "the oldest of the lowest tier that holds more than 5 % of a question's trajectories.",
+    )
+    store_truncated: bool = _option(True, "Whether completions that were cut at the length limit are stored.")
     logp_dtype: str = _option(
         "float32",
         "Precision in which behaviour log-probs are kept. `float16` saves a quarter of a trajectory's space; it rounds "
@@ -89,28 +218,73 @@ class ReplayConfig:
         """Whether experience is collected at all."""
         return self.mixing != "none"
 
+    @property
+    def replays_questions(self) -> bool:
+        """Whether questions of a batch are replayed ones (before generation), rather than groups mended after it."""
+        return self.mixing in ("share", "coin", "added", "prompt")
+
+    @property
+    def uses_quality(self) -> bool:
+        """Whether completions must be embedded."""
+        return any(getattr(self, name) in options for name, options in USES_QUALITY.items())
+
     def __post_init__(self) -> None:
         _one_of(self, "mixing", MIXINGS)
-        _one_of(self, "question_choice", QUESTION_CHOICES)
-        _one_of(self, "trajectory_choice", TRAJECTORY_CHOICES)
+        _one_of(self, "difficulty", DIFFICULTIES)
         _one_of(self, "entropy_refresh", ENTROPY_REFRESHES)
-        _one_of(self, "retirement", RETIREMENTS)
-        _one_of(self, "eviction", EVICTIONS)
         _one_of(self, "logp_dtype", LOGP_DTYPES)
-        _number(self, "replay_share", 0.0, 1.0)
-        _number(self, "mu", 0.0, 1.0)
+        for name, registry in (
+            ("schedule", SCHEDULES),
+            ("question_choice", QUESTION_SAMPLERS),
+            ("trajectory_choice", TRAJECTORY_CHOICES),
+            ("admission", ADMISSIONS),
+            ("retirement", RETIREMENTS),
+            ("eviction", EVICTIONS),
+        ):
+            _one_of(self, name, registry)
+        for name in (
+            "replay_share", "replay_probability", "on_policy_start", "on_policy_step", "on_policy_floor", "mu", "range_low",
+            "range_high", "min_quality", "success_weight",
+        ):  # fmt: skip
+            _number(self, name, 0.0, 1.0)
         _number(self, "sigma", 0.0, math.inf, open_low=True)
         _number(self, "start_pass_at_1", 0.0, 1.0, open_high=True)
         _number(self, "start_epoch", 0.0, math.inf)
+        _number(self, "entropy_percentile", 0.0, 100.0, open_low=True)
+        _number(self, "retirement_threshold", 0.0, 1.0, open_low=True)
+        _number(self, "review_share", 0.0, 1.0, open_low=True)
+        _number(self, "max_drift", 0.0, math.inf)
         for name, low in (
+            ("replays_per_group", 1),
+            ("difficulty_window", 1),
             ("max_entropy_age", 0),
             ("entropy_candidates", 1),
             ("start_step", 0),
+            ("start_size", 0),
+            ("review_every", 0),
+            ("max_age", 0),
+            ("max_uses", 0),
+            ("cooldown", 0),
             ("capacity", 0),
             ("capacity_per_question", 1),
         ):
             _integer(self, name, low)
-        _boolean(self, "store_truncated")
+        _shares(self, "tier_shares")
+        _shares(self, "quality_tier_shares")
+        for name in ("range_adapts", "by_problem_type", "store_truncated"):
+            _boolean(self, name)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """What each option allows by itself and not beside the others."""
+        if self.range_low > self.range_high or (self.range_low == self.range_high and not self.range_adapts):
+            _refuse(self, "range_low", f"below range_high ({self.range_high!r})")
+        if self.on_policy_floor > self.on_policy_start:
+            _refuse(self, "on_policy_floor", f"at most on_policy_start ({self.on_policy_start!r})")
+        if self.mixing in ("rescue", "none") and self.schedule != "constant":
+            _refuse(self, "schedule", f"'constant' with mixing={self.mixing!r}, where no share changes,")
+        if self.mixing == "prompt" and self.start_size:
+            _refuse(self, "start_size", "0 with mixing='prompt', where no trajectory is stored,")
 
 
 @dataclass(frozen=True)
@@ -120,17 +294,26 @@ class ObjectiveConfig:
     correction: str = _option(
         "shaped",
         "Importance correction of replayed tokens, w = pi/pi_behaviour: `shaped` w/(w+beta) [ExGRPO, Eq. 4]; `clip` "
-        "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`.",
+        "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`; `likelihood`: weighted by "
+        "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient.",
     )
     shaping_beta: float = _option(0.1, "beta of the shaped ratio w/(w+beta).")
     truncation: float = _option(1.0, "Cap c of the truncated ratio min(w, c).")
+    likelihood_clamp: float = _option(5.0, "Cap of the likelihood over a uniform policy.")
     clip_fresh: bool = _option(True, "Whether fresh tokens keep PPO's clip; the paper's appendix removes it.")
+    baseline: str = _option(
+        "group",
+        "What rewards of a group with replayed members are compared with. `group`: the mean of all its members; `fresh`: the "
+        "mean of the fresh ones; `split`: fresh ones with the mean of the fresh, replayed ones with that of the replayed.",
+    )
     positive_weight: float = _option(1.0, "Factor on positive advantages.")
 
     def __post_init__(self) -> None:
         _one_of(self, "correction", CORRECTIONS)
+        _one_of(self, "baseline", BASELINES)
         _number(self, "shaping_beta", 0.0, math.inf, open_low=True)
         _number(self, "truncation", 0.0, math.inf, open_low=True)
+        _number(self, "likelihood_clamp", 0.0, math.inf, open_low=True)
         _number(self, "positive_weight", 0.0, math.inf, open_low=True)
         _boolean(self, "clip_fresh")
 
@@ -143,9 +326,21 @@ def _refuse(config: object, name: str, required: str) -> None:
     )
 
 
-def _one_of(config: object, name: str, options: tuple[str, ...]) -> None:
+def _one_of(config: object, name: str, options: Collection[str]) -> None:
     if getattr(config, name) not in options:
-        _refuse(config, name, "one of " + ", ".join(repr(o) for o in options))
+        own = ", or a dotted path to your own" if isinstance(options, Registry) else ""
+        _refuse(config, name, "one of " + ", ".join(repr(o) for o in options) + own)
+
+
+def _shares(config: object, name: str) -> None:
+    """A sequence of shares, kept as a tuple: a recipe file gives a list."""
+    value = getattr(config, name)
+    numbers = isinstance(value, (list, tuple)) and all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= sys.float_info.max for v in value
+    )
+    if not numbers or not value or not 0 < math.fsum(value) <= sys.float_info.max:
+        _refuse(config, name, "a list of numbers of at least 0 with a positive sum")
+    object.__setattr__(config, name, tuple(float(v) for v in value))
 
 
 def _number(

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
 from exgrpo.experience.events import Admitted, Evicted, Measured
 from tests.reference.buffer import PlainBuffer
@@ -33,7 +34,8 @@ class BufferMachine(RuleBasedStateMachine):
     )
     def start(self, capacity, capacity_per_question, eviction):
         self.events = []
-        arguments = (QUESTIONS, K, capacity, capacity_per_question, eviction)
+        limits = dict(capacity=capacity, capacity_per_question=capacity_per_question, eviction=eviction)
+        arguments = (QUESTIONS, K, ReplayConfig(**limits))
         self.buffer = ExperienceBuffer(*arguments, listener=self.events.append)
         self.twin = ExperienceBuffer(*arguments)
         self.plain = PlainBuffer(K, capacity, capacity_per_question, eviction)
@@ -98,10 +100,10 @@ class BufferMachine(RuleBasedStateMachine):
     @invariant()
     def same_trajectories(self):
         column = self.buffer.column
-        assert len(self.buffer) == len(self.plain.everything()) <= self.buffer.capacity
+        assert len(self.buffer) == len(self.plain.everything()) <= self.buffer.config.capacity
         for q in range(QUESTIONS):
             slots, stored = self.buffer.slots_of(q), self.plain.of(q)
-            assert len(slots) == self.buffer.count[q] <= self.buffer.capacity_per_question
+            assert len(slots) == self.buffer.count[q] <= self.buffer.config.capacity_per_question
             for slot, one in zip(slots, stored, strict=True):
                 kept = self.buffer.get(slot)
                 assert column("serial")[slot] == one.serial
@@ -127,16 +129,16 @@ class BufferMachine(RuleBasedStateMachine):
     def consistent_inside(self):
         buffer = self.buffer
         for q in range(QUESTIONS):
-            bucket, place = int(buffer._questions["bucket"][q]), int(buffer._questions["place"][q])
+            bucket, place = int(buffer._questions["pool"][q]), int(buffer._questions["place"][q])
             assert (bucket == -1) == (place == -1)
             if bucket >= 0:
                 assert buffer.questions_in(bucket, np.array([place])).tolist() == [q]
-        forwards, slot = [], buffer._first
+        forwards, slot = [], buffer.index.first
         while slot != -1:
             forwards.append(slot)
             assert len(forwards) <= len(buffer)  # not a circle
             slot = int(buffer.column("next")[slot])
-        backwards, slot = [], buffer._last
+        backwards, slot = [], buffer.index._last
         while slot != -1:
             backwards.append(slot)
             assert len(backwards) <= len(buffer)  # not a circle
@@ -145,7 +147,7 @@ class BufferMachine(RuleBasedStateMachine):
         serials = buffer.column("serial")[forwards].tolist() if forwards else []
         assert serials == [one.serial for one in self.plain.everything()]
         assert sorted(forwards) == buffer.live_slots().tolist()
-        assert not set(forwards) & set(buffer._free)
+        assert not set(forwards) & set(buffer.index._free)
         assert len(buffer.store._trajectories) == len(buffer)
 
     @invariant()
@@ -200,7 +202,7 @@ def test_a_group_that_could_not_be_scored_changes_no_accuracy():
 
 
 def filled(**options) -> ExperienceBuffer:
-    buffer = ExperienceBuffer(4, K, **options)
+    buffer = ExperienceBuffer(4, K, ReplayConfig(**options))
     for q in range(3):
         buffer.observe(q, 1 + q, 4)
         buffer.admit(trajectory(q, (q, 1), entropy=0.5))
@@ -251,7 +253,7 @@ def test_equal_fingerprints_choose_alike_whatever_the_slots(eviction):
     """Two histories that end in the same state, with the trajectories in other slots, evict the same ones."""
 
     def after(order):
-        buffer = ExperienceBuffer(10, K, capacity=4, eviction=eviction)
+        buffer = ExperienceBuffer(10, K, ReplayConfig(capacity=4, eviction=eviction))
         for q in range(4):
             buffer.observe(q, 2, 4)
             buffer.admit(trajectory(q, (q, 9)))
@@ -276,7 +278,7 @@ def test_equal_fingerprints_choose_alike_whatever_the_slots(eviction):
 
 
 def test_the_oldest_leaves():
-    buffer = ExperienceBuffer(4, K, capacity=3)
+    buffer = ExperienceBuffer(4, K, ReplayConfig(capacity=3))
     for q in (0, 1, 0, 2):
         buffer.observe(q, 2, 4)
         buffer.admit(trajectory(q, (q, len(buffer))))
@@ -287,7 +289,7 @@ def test_the_oldest_leaves():
 
 
 def test_the_oldest_of_a_question_leaves():
-    buffer = ExperienceBuffer(2, K, capacity_per_question=3)
+    buffer = ExperienceBuffer(2, K, ReplayConfig(capacity_per_question=3))
     for ids in ((1,), (2,), (3,), (4,), (5,)):
         buffer.admit(trajectory(0, ids))
         buffer.admit(trajectory(1, ids))
@@ -296,7 +298,7 @@ def test_the_oldest_of_a_question_leaves():
 
 
 def test_the_highest_entropy_leaves_and_an_unmeasured_one_first():
-    buffer = ExperienceBuffer(1, K, capacity=10, capacity_per_question=3, eviction="highest_entropy")
+    buffer = ExperienceBuffer(1, K, ReplayConfig(capacity=10, capacity_per_question=3, eviction="highest_entropy"))
     for ids, value in (((1,), 0.5), ((2,), 2.0), ((3,), math.nan), ((4,), 0.1), ((5,), 0.2)):
         buffer.admit(trajectory(0, ids, entropy=value))
     assert [int(buffer.get(s).completion_ids[0]) for s in buffer.slots_of(0)] == [5, 4, 1]
@@ -312,7 +314,7 @@ def test_the_same_ids_are_stored_once_for_a_question_and_again_for_another():
 
 
 def test_many_trajectories_survive_the_growth_of_all_arrays():
-    buffer = ExperienceBuffer(200, K, capacity=500)
+    buffer = ExperienceBuffer(200, K, ReplayConfig(capacity=500))
     for q in range(200):
         buffer.observe(q, 1 + q % 3, 4)
         for n in range(4):

@@ -1,7 +1,9 @@
 """Whatever happens to a buffer, in whatever order: the log, cut anywhere and reopened, gives the same buffer."""
 
+import json
 import math
 import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
-from exgrpo.experience.events import Learned, Observed, Planned, Replayed, Retired
+from exgrpo.experience.events import Learned, Observed, Planned, Replayed, Retired, Returned
 from exgrpo.experience.log import (
     LogReader,
     LogWriter,
@@ -20,10 +23,15 @@ from exgrpo.experience.log import (
     StoredTrajectories,
     rebuild,
 )  # fmt: skip
+from exgrpo.experience.trajectory import Scores
 
-QUESTIONS, K = 5, 4
+QUESTIONS, K, DIMENSION = 5, 4, 3
 question = st.integers(0, QUESTIONS - 1)
-entropy = st.one_of(st.just(math.nan), st.sampled_from([0.25, 0.5]), st.floats(0, 4, width=32))
+nan = st.just(math.nan)
+entropy = st.one_of(nan, st.sampled_from([0.0, -0.0, 0.25, 0.5]), st.floats(0, 4, width=32))
+number = st.one_of(nan, st.sampled_from([0.0, -0.0]), st.floats(-1e9, 1e9))
+share = st.one_of(nan, st.floats(0, 1))
+vector = st.none() | st.lists(st.floats(-9, 9, width=16), min_size=DIMENSION, max_size=DIMENSION)
 
 
 class Numbered:
@@ -40,38 +48,63 @@ class LogMachine(RuleBasedStateMachine):
     """
 
     @initialize(
-        capacity=st.sampled_from([1000, 5, 2, 1]),
-        per_question=st.sampled_from([1, 2, 3, 8]),
-        eviction=st.sampled_from(["oldest", "highest_entropy"]),
-        dtype=st.sampled_from(["float32", "float16"]),
+        options=st.fixed_dictionaries(
+            {
+                "capacity": st.sampled_from([1000, 5, 2, 1]),
+                "capacity_per_question": st.sampled_from([1, 2, 3, 8]),
+                "eviction": st.sampled_from(["oldest", "highest_entropy", "lowest_quality", "quality_tiers"]),
+                "logp_dtype": st.sampled_from(["float32", "float16"]),
+                "difficulty": st.sampled_from(["latest", "latest", "window", "spread"]),
+                "difficulty_window": st.sampled_from([1, 5, 100]),
+                "cooldown": st.sampled_from([0, 0, 1, 3]),
+                "mixing": st.sampled_from(["share", "share", "prompt"]),
+                "max_uses": st.sampled_from([0, 2]),
+            }
+        )
     )
-    def start(self, capacity, per_question, eviction, dtype):
+    def start(self, options):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "experience.db"
-        self.limits, self.dtype = (QUESTIONS, K, capacity, per_question, eviction), dtype
-        self.commits = []
+        self.config, self.origin = ReplayConfig(**options), Origin(model="m", options=json.dumps(options))
+        self.dtype = self.config.logp_dtype
+        self.commits, self.embedded = [], []
         self.generation = self.step = 0
         self.open(None)
 
     def open(self, position):
         self.log = LogWriter(self.path, Numbered(), self.dtype)
-        self.log.begin(Origin(model="m"), position, self.step)
-        self.buffer = ExperienceBuffer(*self.limits, store=self.log, listener=self.log)
+        self.log.begin(self.origin, position, self.step)
+        self.buffer = ExperienceBuffer(QUESTIONS, K, self.config, self.log, self.log)
         return rebuild(self.log.reader, self.buffer, position, self.log.indices())
 
     # Events -----------------------------------------------------------------------------------------------------
 
-    @rule(question=question, outcome=st.sampled_from([(0, 0), (0, 4), (2, 4), (2, 3), (1, 2), (3, 3)]))
-    def observe(self, question, outcome):
-        self.log(Observed(self.generation, self.step, question, *outcome, 0, False))
-        self.buffer.observe(question, *outcome)
+    @rule(
+        question=question,
+        outcome=st.sampled_from([(0, 0), (0, 4), (2, 4), (2, 3), (1, 2), (3, 3)]),
+        spread=st.one_of(nan, st.floats(0, 9)),
+        replayed=st.booleans(),
+    )
+    def observe(self, question, outcome, spread=math.nan, replayed=False):
+        self.log(Observed(self.generation, self.step, question, *outcome, 0, replayed, spread))
+        self.buffer.observe(question, *outcome, spread)
+        if replayed and self.config.mixing == "prompt":
+            self.buffer.replayed(question, self.step)
 
-    @rule(question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy)
-    def admit(self, question, ids, entropy):
-        logps = -np.linspace(0.1, 2, len(ids)).astype(self.dtype)
-        self.buffer.admit(
-            Trajectory(question, np.array(ids), logps, np.array([1.0, math.nan]), self.step, "length", entropy)
-        )
+    @rule(
+        question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy, correct=st.booleans(),
+        advantage=number, quality=share, embedding=vector, surest=st.booleans(),
+    )  # fmt: skip
+    def admit(self, question, ids, entropy, correct=True, advantage=1.0, quality=math.nan, embedding=None, surest=False):
+        logps = -np.linspace(0.0 if surest else 0.1, 2, len(ids)).astype(self.dtype)
+        serial = self.buffer.admit(
+            Trajectory(
+                question, np.array(ids), logps, np.array([1.0, math.nan]), self.step, "length", entropy, None, correct,
+                advantage, quality, None if embedding is None else np.array(embedding),
+            )
+        )  # fmt: skip
+        if serial is not None and embedding is not None:
+            self.embedded.append((serial, question, np.array(embedding, np.float16).tobytes()))
 
     @rule(question=question, entropies=st.lists(entropy, min_size=1, max_size=4))
     def observe_and_admit(self, question, entropies):
@@ -87,43 +120,66 @@ class LogMachine(RuleBasedStateMachine):
             self.buffer.retire(question)
             self.log(Retired(self.generation, self.step, question))
 
-    @precondition(lambda self: len(self.buffer))
-    @rule(data=st.data(), entropy=st.floats(0, 4, width=32))
-    def measure(self, data, entropy):
-        slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
-        self.buffer.measured([slot], np.array([entropy]), self.step)
+    @precondition(lambda self: self.buffer.num_retired)
+    @rule(data=st.data())
+    def a_question_comes_back(self, data):
+        question = data.draw(st.sampled_from(np.flatnonzero(self.buffer.retired).tolist()))
+        self.buffer.bring_back(question)
+        self.log(Returned(self.generation, self.step, question))
 
     @precondition(lambda self: len(self.buffer))
-    @rule(data=st.data())
-    def use(self, data):
+    @rule(data=st.data(), entropy=st.floats(0, 4, width=32), scores=st.lists(number, min_size=4, max_size=4))
+    def measure(self, data, entropy, scores):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
-        question, serial = (int(self.buffer.column(name)[slot]) for name in ("question", "serial"))
+        measured = [Scores(entropy, *scores)] if math.isfinite(scores[0]) else np.array([entropy])
+        self.buffer.measured([slot], measured, self.step)
+
+    @precondition(lambda self: len(self.buffer))
+    @rule(data=st.data(), moment=st.sampled_from(["plan", "rescue", "added"]), log_ratio=number)
+    def use(self, data, moment, log_ratio):
+        slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
+        question, serial, uses = (int(self.buffer.column(name)[slot]) for name in ("question", "serial", "uses"))
         self.buffer.used(slot)
-        self.log(Replayed(self.generation, self.step, question, serial, "plan", 1, math.nan))
-        self.log(Learned(self.generation, self.step, question, serial, 0.5, 1.0))
+        self.buffer.replayed(question, self.step)
+        self.log(Replayed(self.generation, self.step, question, serial, moment, 1, math.nan))
+        if self.config.max_uses and uses + 1 >= self.config.max_uses:
+            self.buffer.wear_out(slot)
+        self.log(Learned(self.generation, self.step, question, serial, log_ratio, 1.0))
+
+    @rule(age=st.integers(0, 3))
+    def the_old_leave(self, age):
+        self.buffer.expire(self.step - age)
 
     @rule(steps=st.integers(0, 2))
     def a_generation_begins(self, steps):
         self.generation, self.step = self.generation + 1, self.step + steps
+        self.buffer.advance(self.step)
         self.log(Planned(self.generation, self.step, 4, 0, 0, "no replayable question stored"))
 
     # The file ---------------------------------------------------------------------------------------------------
 
-    @rule(snapshot=st.booleans(), deferred=st.lists(question, max_size=3), gate=st.booleans())
-    def commit(self, snapshot, deferred, gate):
-        state = PlannerState(self.generation, self.step, gate, 0.25, 2, 3, tuple(deferred), 1000)
+    @rule(snapshot=st.booleans(), deferred=st.lists(question, max_size=3), gate=st.booleans(), reviewed=st.integers(0, 9))
+    def commit(self, snapshot, deferred, gate, reviewed):
+        state = PlannerState(self.generation, self.step, gate, 0.25, 2, 3, tuple(deferred), 1000, reviewed)
         position = self.log.commit(state, snapshot=self.buffer.snapshot() if snapshot else None)
-        self.commits.append((position, state, self.buffer.fingerprint()))
+        self.commits.append((position, state, self.buffer.fingerprint(), self.born(), list(self.embedded)))
+
+    def born(self):
+        """What trajectories carry that the index keeps rounded, or not at all."""
+        slots = sorted(self.buffer.live_slots().tolist(), key=lambda slot: self.buffer.column("serial")[slot])
+        return [about(trajectory) for trajectory in self.buffer.get_many(slots)]
 
     @precondition(lambda self: self.commits)
     @rule(data=st.data())
     def continue_from_any_commit(self, data):
         """As after a crash: what was not committed is gone, what came later is no longer seen."""
-        position, state, fingerprint = data.draw(st.sampled_from(self.commits))
+        position, state, fingerprint, born, embedded = data.draw(st.sampled_from(self.commits))
         self.log.close()
         self.generation, self.step = state.generation, state.step
         assert self.open(position) == state
         assert self.buffer.fingerprint() == fingerprint
+        assert self.born() == born
+        self.embedded = list(embedded)
 
     def teardown(self):
         if not hasattr(self, "log"):
@@ -133,13 +189,24 @@ class LogMachine(RuleBasedStateMachine):
             indices = np.full(QUESTIONS + 1, -1, np.int32)
             for number, facts in reader.questions():
                 indices[number] = facts.dataset_row
-            for position, state, fingerprint in self.commits:
+            for position, state, fingerprint, _, embedded in self.commits:
+                lineage = reader.lineage(position)
                 for use_snapshot in (True, False):
-                    store = StoredTrajectories(reader, reader.lineage(position), lambda number: int(indices[number]))
-                    buffer = ExperienceBuffer(QUESTIONS, K, 1, 1, store=store)
+                    store = StoredTrajectories(reader, lineage, lambda number: int(indices[number]))
+                    small = replace(self.config, capacity=1, capacity_per_question=1)
+                    buffer = ExperienceBuffer(QUESTIONS, K, small, store)
                     assert rebuild(reader, buffer, position, indices, use_snapshot) == state
                     assert buffer.fingerprint() == fingerprint
+                found = reader.embeddings(lineage, index_of=lambda number: int(indices[number]))
+                assert [(serial, question, vector.tobytes()) for serial, question, vector in found] == embedded
         self.folder.cleanup()
+
+
+def about(trajectory):
+    """Of a trajectory what can be compared: NaN is NaN, and zero has no sign."""
+    values = asdict(trajectory)
+    embedding = values.pop("embedding")
+    return repr(values).replace("-0.0", "0.0"), None if embedding is None else embedding.tobytes()
 
 
 TestLog = LogMachine.TestCase

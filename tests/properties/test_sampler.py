@@ -16,7 +16,7 @@ from exgrpo.errors import ConfigurationError
 from exgrpo.experience import ExperienceBuffer, Trajectory, bucket_of, tier_of
 from exgrpo.replay import share_of
 from exgrpo.replay.plan import spread
-from exgrpo.replay.questions import QUESTION_CHOICES, bucket_probabilities, draw_counts, draw_questions
+from exgrpo.replay.questions import Strata, bucket_probabilities, draw_counts, draw_questions, gaussian
 from exgrpo.replay.rng import generator_for
 from tests.reference import sampler as reference
 
@@ -98,7 +98,7 @@ def test_the_method_s_own_law_at_eight_completions(sigma):
 def test_sigma_of_the_paper_s_text_is_nearly_uniform():
     config = ReplayConfig(sigma=1.0)
     p = bucket_probabilities(
-        QUESTION_CHOICES["gaussian"](np.arange(1, 8) / 8, np.ones(7, int), config), np.ones(7, int)
+        gaussian(Strata(np.arange(1, 8) / 8, np.ones(7, int), config, ExperienceBuffer(1, 8))), np.ones(7, int)
     )
     assert [round(100 * float(x), 1) for x in (p.min(), p.max())] == [13.7, 14.7]
 
@@ -163,8 +163,8 @@ def test_draws_depend_on_seed_and_generation_alone():
 
 
 def test_purposes_draw_independently():
-    draws = [generator_for(1, 2, purpose).random() for purpose in range(3)]
-    assert len(set(draws)) == 3
+    draws = [generator_for(1, 2, purpose).random() for purpose in range(5)]
+    assert len(set(draws)) == 5
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 0), (1, 0, 0, 1), (2,) * 9])

@@ -5,21 +5,46 @@ import math
 import torch
 
 
-def advantages(rewards: list[list[float | None]], positive_weight: float = 1.0) -> list[list[float]]:
-    """A_i = r_i - mean(r) inside each group; None (unscorable) counts nowhere; no variance gives exactly 0."""
+def advantages(
+    rewards: list[list[float | None]],
+    positive_weight: float = 1.0,
+    replayed: list[list[bool]] | None = None,
+    baseline: str = "group",
+    scale: str = "none",
+) -> list[list[float]]:
+    """One member after the other: its reward minus the mean of those it is compared with; None (unscorable) counts nowhere."""
     answer = []
-    for group in rewards:
-        known = [r for r in group if r is not None]
-        if not known or max(known) == min(known):
-            answer.append([0.0] * len(group))
-            continue
-        mean = math.fsum(known) / len(known)
-        centred = [0.0 if r is None else r - mean for r in group]
-        answer.append([a * positive_weight if a > 0 else a for a in centred])
+    for place, group in enumerate(rewards):
+        old = replayed[place] if replayed is not None else [False] * len(group)
+        known = [(r, o) for r, o in zip(group, old, strict=True) if r is not None]
+        found = []
+        for reward, is_old in zip(group, old, strict=True):
+            if reward is None:
+                found.append(0.0)
+                continue
+            everyone = [r for r, _ in known]
+            part = [r for r, o in known if o == is_old]
+            fresh = [r for r, o in known if not o]
+            others = {"group": everyone, "fresh": fresh or everyone, "split": part}[baseline]
+            mean = others[0] if max(others) == min(others) else math.fsum(others) / len(others)
+            spread = deviation(part if baseline == "split" else everyone) + 1e-4 if scale == "group" else 1.0
+            advantage = (reward - mean) / spread
+            found.append(advantage * positive_weight if advantage > 0 else advantage)
+        answer.append(found)
     return answer
 
 
-def token_term(correction, logp, behaviour_logp, advantage, *, beta=0.1, cap=1.0, epsilon=0.2):
+def deviation(values: list[float]) -> float:
+    """Of a sample; 0 for one value."""
+    if len(values) == 1 or max(values) == min(values):
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def token_term(
+    correction, logp, behaviour_logp, advantage, *, beta=0.1, cap=1.0, epsilon=0.2, clamp=5.0, vocabulary=None
+):
     """What one token contributes to the objective that is maximised. `logp` is a scalar tensor with gradient."""
     w = torch.exp(logp - behaviour_logp)
     if correction == "shaped":
@@ -32,6 +57,8 @@ def token_term(correction, logp, behaviour_logp, advantage, *, beta=0.1, cap=1.0
         return min(value, cap) * advantage * logp
     if correction == "none":
         return advantage * logp
+    if correction == "likelihood":
+        return min(math.exp(float(logp.detach())) / (1 / vocabulary), clamp) * advantage * logp
     if correction == "unclipped":
         return w * advantage
     raise ValueError(correction)
@@ -39,7 +66,7 @@ def token_term(correction, logp, behaviour_logp, advantage, *, beta=0.1, cap=1.0
 
 def mixed_loss(
     logps, old_logps, behaviour_logps, advantages, mask, replayed, correction, normaliser,
-    *, beta=0.1, cap=1.0, epsilon=0.2, clip_fresh=True, parts=("fresh", "replayed"),
+    *, beta=0.1, cap=1.0, epsilon=0.2, clamp=5.0, vocabulary=None, clip_fresh=True, parts=("fresh", "replayed"),
 ):  # fmt: skip
     """Minus the sum of all tokens' terms, divided by `normaliser`. Loss and gradient, both float64.
 
@@ -60,8 +87,9 @@ def mixed_loss(
             behaviour = float((behaviour_logps if is_replayed else old_logps)[row, t])
             name = correction if is_replayed else ("clip" if clip_fresh else "unclipped")
             total = total + token_term(
-                name, leaf[row, t], behaviour, float(advantages[row]), beta=beta, cap=cap, epsilon=epsilon
-            )
+                name, leaf[row, t], behaviour, float(advantages[row]), beta=beta, cap=cap, epsilon=epsilon,
+                clamp=clamp, vocabulary=vocabulary,
+            )  # fmt: skip
     loss = -total / normaliser
     gradient = torch.zeros_like(leaf)
     if loss.requires_grad:

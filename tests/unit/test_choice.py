@@ -42,7 +42,7 @@ def stored(*entropies, question=0, buffer=None, first=0, steps=None):
 
 def chosen(buffer, config, scorer, questions=(0,), step=0, seed=0):
     slots = choose(buffer, questions, step, config, np.random.default_rng(seed), scorer)
-    return [int(buffer.get(slot).completion_ids[0]) for slot in slots]
+    return [int(buffer.get(slot).completion_ids[0]) for (slot,) in slots]
 
 
 LAZY, EXACT = ReplayConfig(), ReplayConfig(entropy_refresh="exact")
@@ -123,7 +123,7 @@ def test_a_long_history_equals_the_plain_choice(mode, seed):
     """Entropies drift; what is chosen and what is measured agree with the reference at every step."""
     rng = random.Random(seed)
     config = ReplayConfig(entropy_refresh=mode, max_entropy_age=rng.randrange(6), entropy_candidates=2)
-    buffer = ExperienceBuffer(3, 8, capacity_per_question=5)
+    buffer = ExperienceBuffer(3, 8, ReplayConfig(capacity_per_question=5))
     plain = reference.PlainBuffer(8, 100_000, 5, "oldest")
     truth: dict[int, float] = {}
     for step in range(60):
@@ -145,7 +145,7 @@ def test_a_long_history_equals_the_plain_choice(mode, seed):
             reference.lowest_entropy(plain.of(q), step, mode, 2, config.max_entropy_age, measure) for q in questions
         ]
         slots = choose(buffer, questions, step, config, np.random.default_rng(0), scorer)
-        assert buffer.column("serial")[slots].tolist() == expected
+        assert buffer.column("serial")[np.ravel(slots)].tolist() == expected
         assert sorted(scorer.measured) == sorted(asked)
         for one in plain.everything():
             slot = buffer.find(one.question, one.serial)

@@ -16,36 +16,81 @@ NOT_AN_INTEGER = [1.0, "1", None, True, False, math.nan, [1]]
 
 _BAD = [
     (("mixing", "question_choice", "trajectory_choice", "entropy_refresh", "retirement", "eviction", "correction",
-      "logp_dtype"), NOT_A_CHOICE),
-    (("store_truncated", "clip_fresh"), NOT_A_FLAG),
-    (("replay_share", "mu"), [*NOT_A_NUMBER, -0.01, 1.01]),
+      "logp_dtype", "schedule", "difficulty", "admission", "baseline"), NOT_A_CHOICE),
+    (("store_truncated", "clip_fresh", "range_adapts", "by_problem_type"), NOT_A_FLAG),
+    (("replay_share", "mu", "replay_probability", "on_policy_start", "on_policy_step", "on_policy_floor", "range_low",
+      "range_high", "min_quality", "success_weight"), [*NOT_A_NUMBER, -0.01, 1.01]),
+    (("retirement_threshold", "review_share"), [*NOT_A_NUMBER, 0.0, 1.01]),
+    (("entropy_percentile",), [*NOT_A_NUMBER, 0, 100.5]),
+    (("max_drift",), [*NOT_A_NUMBER, -1e-9]),
+    (("tier_shares", "quality_tier_shares"), [None, 0.5, (), (0.0, 0.0), (0.5, -0.1), (True,), ("a",), (math.nan,)]),
     (("start_pass_at_1",), [*NOT_A_NUMBER, -0.01, 1.0, 1.01]),
-    (("sigma", "shaping_beta", "truncation", "positive_weight"), [*NOT_A_NUMBER, 0, 0.0, -1.0]),
+    (("sigma", "shaping_beta", "truncation", "positive_weight", "likelihood_clamp"), [*NOT_A_NUMBER, 0, 0.0, -1.0]),
     (("start_epoch",), [*NOT_A_NUMBER, -0.5]),
-    (("max_entropy_age", "start_step", "capacity"), [*NOT_AN_INTEGER, -1]),
-    (("entropy_candidates", "capacity_per_question"), [*NOT_AN_INTEGER, 0, -1]),
+    (("max_entropy_age", "start_step", "capacity", "start_size", "review_every", "max_age", "max_uses", "cooldown"),
+     [*NOT_AN_INTEGER, -1]),
+    (("entropy_candidates", "capacity_per_question", "replays_per_group", "difficulty_window"), [*NOT_AN_INTEGER, 0, -1]),
 ]  # fmt: skip
 BAD = {name: values for names, values in _BAD for name in names}
 GOOD = {
-    "mixing": ["share", "rescue", "none"],
+    "mixing": ["share", "coin", "added", "prompt", "rescue", "none"],
+    "replay_probability": [0, 0.3, 1],
+    "replays_per_group": [1, 100],
+    "schedule": ["constant", "curriculum"],
+    "on_policy_start": [0.5, 1],
+    "on_policy_step": [0, 0.25],
+    "on_policy_floor": [0, 0.7],
+    "range_low": [0, 0.69],
+    "range_high": [0.31, 1],
+    "range_adapts": [True, False],
+    "tier_shares": [(1.0,), (0.0, 2.0, 1.0)],
+    "difficulty": ["latest", "window", "spread"],
+    "difficulty_window": [1, 1000],
+    "by_problem_type": [True, False],
+    "entropy_percentile": [0.1, 100],
+    "quality_tier_shares": [(1.0, 0.0, 0.0, 0.0)],
+    "start_size": [0, 1000],
+    "admission": ["correct", "all", "single_success", "quality", "math.isclose"],
+    "min_quality": [0, 1],
+    "success_weight": [0, 1],
+    "retirement_threshold": [0.01, 1],
+    "review_every": [0, 50],
+    "review_share": [0.001, 1],
+    "max_age": [0, 20],
+    "max_uses": [0, 3],
+    "cooldown": [0, 5],
+    "max_drift": [0, 1e-3],
+    "likelihood_clamp": [0.5, 5],
+    "baseline": ["group", "fresh", "split"],
     "replay_share": [0, 1, 0.0, 1.0, 0.29],
-    "question_choice": ["gaussian", "variance", "uniform"],
+    "question_choice": ["gaussian", "uniform", "range", "variance", "linear", "tiers", "headroom"],
     "mu": [0, 1, 0.3],
     "sigma": [1e-9, 1, 2.5],
-    "trajectory_choice": ["lowest_entropy", "random", "newest"],
-    "entropy_refresh": ["lazy", "exact"],
+    "trajectory_choice": [
+        "lowest_entropy",
+        "random",
+        "newest",
+        "lowest_nll",
+        "lowest_confidence_variance",
+        "entropy_percentile",
+        "highest_quality",
+        "quality_tiers",
+        "highest_entropy",
+        "headroom",
+    ],
+    "entropy_refresh": ["lazy", "exact", "stored"],
     "max_entropy_age": [0, 10**6],
     "entropy_candidates": [1, 8],
     "start_pass_at_1": [0, 0.99],
     "start_step": [0, 500],
     "start_epoch": [0, 0.5, 10],
-    "retirement": ["solved", "never"],
+    "retirement": ["solved", "threshold", "never"],
     "capacity": [0, 1, 10**7],
     "capacity_per_question": [1, 64],
-    "eviction": ["oldest", "highest_entropy"],
+    "eviction": ["oldest", "highest_entropy", "lowest_quality", "quality_tiers"],
     "store_truncated": [True, False],
     "logp_dtype": ["float32", "float16"],
-    "correction": ["shaped", "clip", "truncated", "none"],
+    "correction": ["shaped", "clip", "truncated", "none", "likelihood"],
     "shaping_beta": [1e-6, 1],
     "truncation": [0.5, 5],
     "clip_fresh": [True, False],
@@ -78,7 +123,31 @@ def test_a_bad_value_is_refused_by_name_value_and_default(name, value):
     ("name", "value"), [(name, value) for name, values in GOOD.items() for value in values], ids=repr
 )
 def test_a_good_value_is_taken(name, value):
-    assert getattr(CONFIGS[name](**{name: value}), name) is value
+    taken = getattr(CONFIGS[name](**{name: value}), name)
+    assert taken == value
+    assert type(taken) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(range_low=0.7, range_high=0.3), "range_low must be below range_high"),
+        (dict(range_low=0.5, range_high=0.5), "range_low must be below range_high"),
+        (dict(on_policy_floor=0.8), "on_policy_floor must be at most on_policy_start"),
+        (dict(mixing="rescue", schedule="curriculum"), "schedule must be 'constant' with mixing='rescue'"),
+        (dict(mixing="prompt", start_size=5), "start_size must be 0 with mixing='prompt'"),
+        (dict(question_choice="no.such.module"), "question_choice='no.such.module' cannot be imported"),
+        (dict(admission="math.no_such"), "admission='math.no_such' cannot be used"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ReplayConfig(**options)
+
+
+def test_a_list_of_shares_is_kept_as_a_tuple():
+    assert ReplayConfig(tier_shares=[1, 2]).tier_shares == (1.0, 2.0)
+    assert ReplayConfig(range_low=0.5, range_high=0.5, range_adapts=True).range_adapts
 
 
 def test_defaults_are_the_method_s():
@@ -132,7 +201,7 @@ def test_options_beside_a_preset_override_it_and_none_is_not_given():
 
 
 def test_unknown_names_are_told_with_the_known_ones():
-    with pytest.raises(ConfigurationError, match=r"'exgrp'.*exgrpo, on-policy"):
+    with pytest.raises(ConfigurationError, match=r"'exgrp'.*exgrpo, .*on-policy"):
         resolve("exgrp")
     with pytest.raises(ConfigurationError, match=r"'replay_shar'.*replay_share"):
         resolve(replay_shar=0.1)

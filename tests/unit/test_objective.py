@@ -11,6 +11,8 @@ from exgrpo.objective.loss import ratio_stats
 from exgrpo.objective.ratio import log_ratio
 from tests.reference import objective as reference
 
+VOCABULARY = 8
+"""Of the model that the batches below could come from; with it V pi lies on both sides of the clamp of 5."""
 GARBAGE = (math.nan, math.inf, -math.inf, -1e30, 0.0)
 
 
@@ -49,8 +51,9 @@ class Batch:
     def loss(self, config: ObjectiveConfig, scale: float = 1.0):
         leaf = self.logps.clone().requires_grad_()
         loss = mixed_loss(
-            leaf, self.old_logps, self.behaviour_logps, self.advantages, self.mask, self.replayed, config, self.width
-        )
+            leaf, self.old_logps, self.behaviour_logps, self.advantages, self.mask, self.replayed, config, self.width,
+            vocabulary=VOCABULARY,
+        )  # fmt: skip
         (loss * scale).backward()
         return loss.detach() * scale, leaf.grad
 
@@ -58,7 +61,7 @@ class Batch:
         return reference.mixed_loss(
             self.logps, self.old_logps, self.behaviour_logps, self.advantages, self.mask, self.replayed,
             config.correction, len(self.logps) * self.width, beta=config.shaping_beta, cap=config.truncation,
-            clip_fresh=config.clip_fresh, **more,
+            clamp=config.likelihood_clamp, vocabulary=VOCABULARY, clip_fresh=config.clip_fresh, **more,
         )  # fmt: skip
 
 
@@ -85,6 +88,8 @@ def test_loss_and_gradient_equal_the_reference(correction, dtype, clip_fresh):
         dict(correction="shaped", shaping_beta=1e-3),
         dict(correction="truncated", truncation=0.5),
         dict(correction="truncated", truncation=5.0),
+        dict(correction="likelihood", likelihood_clamp=0.7),
+        dict(correction="likelihood", likelihood_clamp=50.0),
     ],
 )
 def test_constants_of_the_corrections(options):
@@ -112,7 +117,8 @@ def test_the_two_parts_alone(correction):
     weight = 1 / (len(batch.logps) * batch.width)
     leaf = batch.logps.clone().requires_grad_()
     out = replay_loss(
-        leaf, batch.behaviour_logps, batch.advantages, batch.mask, batch.replayed, config, weight
+        leaf, batch.behaviour_logps, batch.advantages, batch.mask, batch.replayed, config, weight,
+        vocabulary=VOCABULARY,
     )  # fmt: skip
     out.loss.backward()
     assert_equal((out.loss.detach(), leaf.grad), batch.expected(config, parts=("replayed",)))
@@ -131,12 +137,14 @@ def test_weights_may_differ_by_row(correction):
     batch, config = Batch(4), ObjectiveConfig(correction=correction)
     weights = torch.rand(len(batch.logps), 1)
     whole = replay_loss(
-        batch.logps, batch.behaviour_logps, batch.advantages, batch.mask, batch.replayed, config, weights
-    )
+        batch.logps, batch.behaviour_logps, batch.advantages, batch.mask, batch.replayed, config, weights,
+        vocabulary=VOCABULARY,
+    )  # fmt: skip
     rows = torch.stack(
         [
             replay_loss(
-                p.logps, p.behaviour_logps, p.advantages, p.mask, p.replayed, config, float(weights[i])
+                p.logps, p.behaviour_logps, p.advantages, p.mask, p.replayed, config, float(weights[i]),
+                vocabulary=VOCABULARY,
             ).loss
             for i in range(len(batch.logps))
             for p in [batch.select([i])]
@@ -210,6 +218,7 @@ def test_extreme_ratios_stay_finite(correction, dtype, advantage, replayed):
         loss = mixed_loss(
             logps, then, then, torch.tensor([advantage]), torch.ones(1, len(EXTREMES)), torch.tensor([replayed]),
             ObjectiveConfig(correction=correction, clip_fresh=clip_fresh), len(EXTREMES),
+            vocabulary=VOCABULARY,
         )  # fmt: skip
         loss.backward()
         assert torch.isfinite(loss)
@@ -227,11 +236,12 @@ def test_extreme_ratios_are_right_where_the_term_is_bounded(correction):
     then = torch.tensor([[before for _, before in pairs]] * 2)
     mask, replayed = torch.ones(2, 3), torch.tensor([True, True])
     leaf, config = logps.clone().requires_grad_(), ObjectiveConfig(correction=correction)
-    loss = mixed_loss(leaf, then, then, advantages, mask, replayed, config, 3)
+    loss = mixed_loss(leaf, then, then, advantages, mask, replayed, config, 3, vocabulary=VOCABULARY)
     loss.backward()
-    assert_equal(
-        (loss.detach(), leaf.grad), reference.mixed_loss(logps, then, then, advantages, mask, replayed, correction, 6)
-    )
+    expected = reference.mixed_loss(
+        logps, then, then, advantages, mask, replayed, correction, 6, vocabulary=VOCABULARY
+    )  # fmt: skip
+    assert_equal((loss.detach(), leaf.grad), expected)
 
 
 def test_gradient_of_the_shaped_ratio():
@@ -264,12 +274,13 @@ def test_no_gradient_reaches_what_is_not_learned():
         advantages = batch.advantages.clone().requires_grad_()
         leaf = batch.logps.clone().requires_grad_()
         out = replay_loss(
-            leaf, then, advantages, batch.mask, batch.replayed, ObjectiveConfig(correction=correction), 1.0
-        )
+            leaf, then, advantages, batch.mask, batch.replayed, ObjectiveConfig(correction=correction), 1.0,
+            vocabulary=VOCABULARY,
+        )  # fmt: skip
         out.loss.backward()
         assert (leaf.grad[~batch.replayed] == 0).all()
         assert (leaf.grad[~batch.mask] == 0).all()
-        for tensor in (out.stats.log_ratio, out.stats.log_sum, out.stats.log_sum_squares):
+        for tensor in (out.stats.log_ratio, out.stats.log_sum, out.stats.log_sum_squares, out.stats.clamped):
             assert not tensor.requires_grad
 
 

@@ -52,21 +52,25 @@ class Lab:
         """outcomes: question -> its fresh outcomes; others got half of theirs right."""
         groups = []
         for question, choice in zip(plan.questions.tolist(), plan.replays, strict=True):
-            m = self.k - (choice is not None)
+            m = self.k - len(choice)
             default = [RIGHT] * (m // 2) + [WRONG] * (m - m // 2)
-            groups.append(Group(question, np.array(outcomes.get(question, default)), choice is not None))
+            groups.append(Group(question, np.array(outcomes.get(question, default)), bool(choice)))
         self.planner.observe(plan, groups)
 
     def of(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
 
 
+def wants(lab, question, finish_reason, outcomes=(RIGHT, WRONG), correct=True):
+    return lab.planner.wants(Group(question, np.array(outcomes)), correct, finish_reason)
+
+
 def replayed(plan):
-    return [q for q, choice in zip(plan.questions.tolist(), plan.replays, strict=True) if choice is not None]
+    return [q for q, choice in zip(plan.questions.tolist(), plan.replays, strict=True) if choice]
 
 
 def fresh(plan):
-    return [q for q, choice in zip(plan.questions.tolist(), plan.replays, strict=True) if choice is None]
+    return [q for q, choice in zip(plan.questions.tolist(), plan.replays, strict=True) if not choice]
 
 
 # The batch ----------------------------------------------------------------------------------------------------------
@@ -95,9 +99,9 @@ def test_a_replayed_group_holds_a_trajectory_of_its_own_question():
         lab.store(question, 1, 2)
     plan = lab.plan(8)
     for question, choice in zip(plan.questions.tolist(), plan.replays, strict=True):
-        if choice is not None:
-            assert choice.trajectory.question == question
-            assert choice.trajectory is lab.buffer.get(lab.buffer.find(question, choice.serial))
+        for one in choice:
+            assert one.trajectory.question == question
+            assert one.trajectory is lab.buffer.get(lab.buffer.find(question, one.serial))
 
 
 def test_no_question_is_dropped_over_a_pass():
@@ -149,7 +153,7 @@ def test_the_lowest_entropy_is_replayed():
     lab = Lab(questions=4, replay_share=0.25, entropy_refresh="exact")
     lab.store(2, 7, 3, 5)
     plan = lab.plan(4)
-    (choice,) = [c for c in plan.replays if c is not None]
+    (choice,) = plan.choices
     assert choice.trajectory.completion_ids[0] == 3
     assert len(lab.scorer.calls) == 1
     assert {m.serial: m.entropy for m in lab.of(Measured)} == {0: 7.0, 1: 3.0, 2: 5.0}
@@ -189,7 +193,7 @@ def test_pass_at_1_of_a_step_governs_the_next():
 
 
 def len_of(plan, question):
-    return K - (plan.replays[plan.questions.tolist().index(question)] is not None)
+    return K - len(plan.replays[plan.questions.tolist().index(question)])
 
 
 def test_pass_at_1_is_over_fresh_scorable_completions():
@@ -232,7 +236,7 @@ def test_a_solved_question_retires_for_good():
     lab.observe(plan, {question: [RIGHT] * 8})
     assert lab.buffer.retired[question]
     assert lab.buffer.count[question] == 0
-    assert not lab.planner.wants(question, "stop")
+    assert not wants(lab, question, "stop")
     assert lab.planner.admit([lab.trajectory(question, 5)]) == 0
     assert lab.of(Retired) == [Retired(plan.generation, plan.step, question)]
     assert {e.serial for e in lab.of(Evicted)} == {0, 1}
@@ -246,7 +250,7 @@ def test_seven_right_and_one_unscorable_is_not_solved():
     question = plan.questions.tolist()[0]
     lab.observe(plan, {question: [RIGHT] * 7 + [UNSCORABLE]})
     assert not lab.buffer.retired[question]
-    assert lab.planner.wants(question, "stop")
+    assert wants(lab, question, "stop")
     assert lab.planner.admit([lab.trajectory(question, name) for name in range(7)]) == 7
     assert (lab.buffer.successes[question], lab.buffer.scorable[question]) == (7, 7)
     assert question in lab.buffer.questions_in(8)
@@ -290,7 +294,7 @@ def test_never_retire():
     plan = lab.plan(1)
     lab.observe(plan, {0: [RIGHT] * 8})
     assert not lab.buffer.retired.any()
-    assert lab.planner.wants(0, "stop")
+    assert wants(lab, 0, "stop")
     lab.planner.admit([lab.trajectory(0, 1)])
     assert 0 in lab.buffer.questions_in(8)
     assert lab.plan(1).num_replayed == 1
@@ -319,11 +323,13 @@ def test_groups_must_be_those_of_the_plan():
 
 def test_wants():
     lab = Lab()
-    assert lab.planner.wants(0, "stop")
-    assert lab.planner.wants(0, "length")
-    assert not Lab(store_truncated=False).planner.wants(0, "length")
-    assert Lab(store_truncated=False).planner.wants(0, "stop")
-    assert not Lab(capacity=0).planner.wants(0, "stop")
+    assert wants(lab, 0, "stop")
+    assert wants(lab, 0, "length")
+    assert not wants(Lab(store_truncated=False), 0, "length")
+    assert wants(Lab(store_truncated=False), 0, "stop")
+    assert not wants(Lab(capacity=0), 0, "stop")
+    assert not wants(lab, 0, "stop", correct=False)
+    assert not wants(Lab(mixing="prompt"), 0, "stop")
 
 
 def test_admit_counts_what_was_new_and_tells():
@@ -442,22 +448,22 @@ def simulate(seed, generations=60, noise=False, **options):
         plan = lab.plan(6)
         groups, rows = [], []
         for question, choice in zip(plan.questions.tolist(), plan.replays, strict=True):
-            m = K - (choice is not None)
+            m = K - len(choice)
             outcomes = np.where(outcomes_rng.random(K) < ability[question], RIGHT, WRONG)
             outcomes[outcomes_rng.random(K) < 0.05] = UNSCORABLE
             rows.append(outcomes)
-            groups.append(Group(question, outcomes[:m], choice is not None))
+            groups.append(Group(question, outcomes[:m], bool(choice)))
         rescued = lab.planner.rescue(plan, np.array(rows), lab.scorer)
         lab.planner.observe(plan, groups)
         new = [
             lab.trajectory(group.question, 1 + lab.step * K + member)
             for group in groups
-            if lab.planner.wants(group.question, "stop")
+            if lab.planner.wants(group, True, "stop")
             for member in np.flatnonzero(group.outcomes == RIGHT).tolist()
         ]
         assert lab.planner.admit(new) == len(new)
         history.append(
-            (plan.questions.tolist(), [c and c.serial for c in plan.replays], plan.idle, plan.refilled,
+            (plan.questions.tolist(), [[c.serial for c in group] for group in plan.replays], plan.idle, plan.refilled,
              [(r.group, r.member, r.choice.serial) for r in rescued], lab.buffer.fingerprint())
         )  # fmt: skip
     return lab, history
@@ -487,7 +493,7 @@ def test_invariants_of_a_run():
     lab, history = simulate(3)
     for questions, serials, idle, refilled, _, _ in history:
         assert len(set(questions)) == 6
-        n = sum(s is not None for s in serials)
+        n = sum(map(bool, serials))
         assert n <= 3
         assert (idle is None) == (n > 0)
         assert refilled == 0 or lab.buffer.num_retired > 20

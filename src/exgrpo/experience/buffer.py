@@ -1,6 +1,6 @@
 """The experience buffer: which trajectories are stored, under which question, in which bucket.
 
-An index in flat arrays, one record of 48 bytes a trajectory and some fifty a question, so that a change touches few
+Flat arrays, a record of 64 bytes a trajectory (`index.py`) and some forty bytes a question, so that a change touches few
 cache lines; every change takes constant time (it grows with the trajectories of one question only), and nothing slows
 down as the pool grows. Token arrays stay behind `TrajectoryStore`, so that they can live elsewhere than in memory. No
 randomness: who draws passes a generator.
@@ -9,79 +9,106 @@ The same buffer follows from the events it told of (`apply`), or from what it wa
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .difficulty import bucket_of
-from .events import Admitted, Event, Evicted, Listener, Measured, Observed, Replayed, Retired, Stored, ignore
+from ..config import ReplayConfig
+from .candidates import Candidates
+from .difficulty import Windows, bucket_of, resolution_of
+from .events import (
+    Admitted,
+    Event,
+    Evicted,
+    Listener,
+    Measured,
+    Observed,
+    Planned,
+    Replayed,
+    Retired,
+    Returned,
+    Stored,
+    ignore,
+)  # fmt: skip
+from .eviction import eviction_named
+from .index import NONE, TrajectoryIndex
+from .pools import Pool
 from .store import MemoryStore, TrajectoryStore
-from .trajectory import FloatArray, IntArray, Trajectory
+from .trajectory import FloatArray, IntArray, Scores, Trajectory
 
-NONE = -1
+NEVER = -(1 << 31)
+"""The step of a replay that never was."""
 
 _QUESTION = np.dtype(
-    [("successes", "i4"), ("scorable", "i4"), ("count", "i4"), ("place", "i4"), ("bucket", "i2"), ("retired", "?")]
-)
-_SLOT = np.dtype(
     [
-        ("serial", "i8"), ("digest", "u8"), ("question", "i4"), ("step", "i4"), ("entropy", "f4"), ("entropy_step", "i4"),
-        ("uses", "i4"), ("prev", "i4"), ("next", "i4"),
+        ("successes", "i4"), ("scorable", "i4"), ("place", "i4"), ("pool", "i4"), ("replayed_at", "i4"), ("replays", "i4"),
+        ("spread", "f4"), ("retired", "?"),
     ],
     align=True,
 )  # fmt: skip
 
-
-_KEPT = ("serial", "digest", "question", "step", "entropy", "entropy_step", "uses")
+SNAPSHOT_BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread")
+"""Arrays of a snapshot with one row for each question."""
+SNAPSHOT_OF_QUESTIONS = ("question", "pools", "window_question", "resting")
+"""Arrays of a snapshot that hold question numbers."""
+SNAPSHOT_FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "spread": float("nan")})
+"""What stands in an array by question where a question was never seen; 0 elsewhere."""
 
 
 class ExperienceBuffer:
     """Trajectories by question, questions by bucket.
 
-    A question is *replayable* while it has a stored trajectory and is not retired; only such a question is in a bucket.
+    A question is *replayable* while its accuracy is known, it has a stored trajectory (with `prompt` mixing it needs none),
+    is not retired and does not rest; only such a question is in a bucket.
 
     Args:
         num_questions: questions are numbered 0..num_questions-1.
-        num_generations: K; buckets run over 0..K.
-        capacity: trajectories in all; 0 stores nothing.
-        capacity_per_question: trajectories of one question.
-        eviction: what leaves when full, `oldest` or `highest_entropy` (unmeasured counts as highest; where the whole
-            buffer is full this looks at all of it, in time that grows with `capacity`).
+        num_generations: K.
+        config: capacities, eviction, difficulty, cooldown and limits; the defaults if None.
         store: where token arrays live; memory by default.
         listener: sees `Admitted`, `Evicted` and `Measured` as they happen.
+        types: problem type of each question, (Q,), 0 and up; buckets are kept for each. One for all by default.
+
+    Attributes:
+        resolution: R, buckets run over 0..R; K where difficulty is that of the latest group.
+        now: optimizer steps done, as `advance` was told.
     """
 
     def __init__(
         self,
         num_questions: int,
         num_generations: int,
-        capacity: int = 100_000,
-        capacity_per_question: int = 8,
-        eviction: str = "oldest",
+        config: ReplayConfig | None = None,
         store: TrajectoryStore | None = None,
         listener: Listener = ignore,
+        types: IntArray | None = None,
     ):
+        self.config = config = config or ReplayConfig()
         self.num_questions = num_questions
         self.num_generations = num_generations
-        self.capacity = capacity
-        self.capacity_per_question = capacity_per_question
-        self.eviction = eviction
+        self.resolution = resolution_of(config, num_generations)
         self.store: TrajectoryStore = store if store is not None else MemoryStore()
         self.listener = listener
-        self.next_serial = 0
+        self.index = TrajectoryIndex(num_questions, config.capacity_per_question)
         self.num_retired = 0
-        self._size = 0
+        self.now = 0
+        self.types = np.zeros(num_questions, np.int32) if types is None else np.asarray(types, np.int32)
+        self.num_types = int(self.types.max(initial=0)) + 1
+        self._needs_trajectory = config.mixing != "prompt"
+        self._eviction = eviction_named(config.eviction)
         self._questions = np.zeros(num_questions, _QUESTION)
-        self._questions["bucket"] = self._questions["place"] = NONE
-        self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
-        self._buckets = [_Pool() for _ in range(num_generations + 1)]
-        self._slots = np.zeros(16, _SLOT)  # a slot is used again, a serial never
-        self._num_slots = 0
-        self._free: list[int] = []
-        self._first = NONE  # oldest of all, then by `next`
-        self._last = NONE
+        self._questions["pool"] = self._questions["place"] = NONE
+        self._questions["replayed_at"], self._questions["spread"] = NEVER, np.nan
+        self._pools = self._no_pools()
+        self._resting: deque[int] = deque()
+        self._windows = Windows(config.difficulty_window) if config.difficulty == "window" else None
+
+    def _no_pools(self) -> list[Pool]:
+        return [Pool() for _ in range(self.num_types * (self.resolution + 1))]
 
     # Of each question, (Q,): views ------------------------------------------------------------------------------
 
@@ -91,8 +118,18 @@ class ExperienceBuffer:
 
     @property
     def scorable(self) -> NDArray[np.int32]:
-        """Scorable completions of the latest fresh group; 0: never observed."""
+        """Scorable completions that the accuracy is over; 0: never observed."""
         return self._questions["scorable"]
+
+    @property
+    def spread(self) -> NDArray[np.float32]:
+        """Standard deviation of the rewards of the latest fresh group; NaN: never known."""
+        return self._questions["spread"]
+
+    @property
+    def replays(self) -> NDArray[np.int32]:
+        """How often a question was replayed."""
+        return self._questions["replays"]
 
     @property
     def retired(self) -> NDArray[np.bool_]:
@@ -101,212 +138,272 @@ class ExperienceBuffer:
     @property
     def count(self) -> NDArray[np.int32]:
         """Stored trajectories."""
-        return self._questions["count"]
+        return self.index.count
+
+    def accuracy(self, questions: IntArray) -> FloatArray:
+        """Of each, NaN where never observed."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.successes[questions] / self.scorable[questions])
+
+    def buckets(self, questions: IntArray) -> IntArray:
+        """Of each replayable question the bucket that it is in."""
+        return np.asarray(self._questions["pool"][questions] % (self.resolution + 1))
 
     # What is stored ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._size
+        return self.index.size
+
+    @property
+    def next_serial(self) -> int:
+        return self.index.next_serial
 
     def slots_of(self, question: int) -> list[int]:
         """Slots of a question's trajectories, newest first."""
-        slots: list[int] = self._table[question, : self.count[question]][::-1].tolist()
+        slots: list[int] = self.index.slots_of(question)[::-1].tolist()
         return slots
 
-    def slots_of_each(self, questions: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Slots of several questions, oldest first, (n, W), and which of these places hold one."""
-        rows = np.asarray(questions, np.int64)
-        return self._table[rows], np.arange(self._table.shape[1]) < self.count[rows][:, None]
-
     def column(self, name: str) -> NDArray[Any]:
-        """A view of one column over all slots: `question`, `serial`, `step`, `entropy`, `entropy_step` or `uses`."""
-        return self._slots[name]
+        """A view of one column of the index over all slots."""
+        return self.index.records[name]
 
     def find(self, question: int, serial: int) -> int | None:
         """The slot of a trajectory, or None if it has left."""
-        return next((slot for slot in self.slots_of(question) if self._slots["serial"][slot] == serial), None)
+        return self.index.find(question, serial)
 
     def live_slots(self) -> IntArray:
-        """Slots in use, in ascending order; time and memory grow with the pool (for reports, not for a step)."""
-        used = np.ones(self._num_slots, bool)
-        used[self._free] = False
-        return np.flatnonzero(used)
+        """Slots in use, in ascending order; time and memory grow with the pool."""
+        return self.index.live()
+
+    def candidates(self, questions: Sequence[int] | IntArray, step: int, rng: np.random.Generator) -> Candidates:
+        """The trajectories of questions, for a choice among them."""
+        return Candidates(self, *self.index.slots_of_each(np.asarray(questions, np.int64)), step, self.config, rng)
 
     def get(self, slot: int) -> Trajectory:
         return self.get_many([slot])[0]
 
     def get_many(self, slots: Sequence[int]) -> list[Trajectory]:
-        return self.store.get_many(self._slots["serial"][np.asarray(slots, np.int64)].tolist())
+        return self.store.get_many(self.column("serial")[np.asarray(slots, np.int64)].tolist())
 
-    def bucket_sizes(self) -> NDArray[np.int64]:
-        """Replayable questions in each bucket, shape (K+1,)."""
-        return np.array([len(pool) for pool in self._buckets], np.int64)
+    def bucket_sizes(self, kind: int | None = None) -> NDArray[np.int64]:
+        """Replayable questions in each bucket, shape (R+1,), of all problem types or of one."""
+        sizes = np.array([len(pool) for pool in self._pools], np.int64).reshape(self.num_types, -1)
+        return np.asarray(sizes.sum(0) if kind is None else sizes[kind])
 
-    def questions_in(self, bucket: int, places: IntArray | None = None) -> NDArray[np.int32]:
-        """Questions at the given places of a bucket, or all of them, in no meaningful but a reproducible order."""
-        members = self._buckets[bucket].members
+    def questions_in(self, bucket: int, places: IntArray | None = None, kind: int = 0) -> NDArray[np.int32]:
+        """Questions of a problem type at the given places of a bucket, or all of them, in no meaningful but a reproducible
+        order."""
+        members = self._pools[kind * (self.resolution + 1) + bucket].members
         return members if places is None else members[places]
+
+    def replayable(self, kind: int | None = None) -> NDArray[np.int32]:
+        """All questions that can be replayed, of all problem types or of one, bucket after bucket."""
+        width = self.resolution + 1
+        pools = self._pools if kind is None else self._pools[kind * width : (kind + 1) * width]
+        return np.concatenate([pool.members for pool in pools])
+
+    @property
+    def num_resting(self) -> int:
+        """Questions within their cooldown."""
+        return len(set(self._resting))
 
     @property
     def num_replayable(self) -> int:
-        return sum(len(pool) for pool in self._buckets)
+        return sum(len(pool) for pool in self._pools)
 
     # What happens -----------------------------------------------------------------------------------------------
 
-    def observe(self, question: int, successes: int, scorable: int) -> None:
+    def advance(self, step: int) -> None:
+        """Time passes: questions whose cooldown is over can be replayed again."""
+        self.now = step
+        while self._resting and not self.rests(self._resting[0]):
+            self._settle(self._resting.popleft())
+
+    def observe(self, question: int, successes: int, scorable: int, spread: float = np.nan) -> None:
         """Set a question's accuracy from its latest fresh group; a group without a scorable completion says nothing."""
         if scorable:
+            if self._windows is not None:
+                successes, scorable = self._windows.add(question, successes, scorable)
             self.successes[question], self.scorable[question] = successes, scorable
+            self.spread[question] = spread
             self._settle(question)
+
+    def replayed(self, question: int, step: int) -> None:
+        """A question was replayed: it rests, if there is a cooldown."""
+        self._questions["replayed_at"][question] = step
+        self._questions["replays"][question] += 1
+        if self.config.cooldown:
+            self._resting.append(question)
+        self._settle(question)
 
     def retire(self, question: int) -> None:
         """Take a question out of replay; its trajectories leave."""
-        self._mark_retired(question)
+        self._mark_retired(question, True)
         for slot in self.slots_of(question):
             self._remove(slot, "retired")
+        self._settle(question)
+
+    def bring_back(self, question: int) -> None:
+        """A retired question is one like any other again."""
+        self._mark_retired(question, False)
         self._settle(question)
 
     def admit(self, trajectory: Trajectory) -> int | None:
         """Store a trajectory; return its serial, or None where it was not stored: its question already holds these
         token ids, its question is retired, or the capacity is 0."""
-        question, digest = trajectory.question, trajectory.digest
-        slots = self._table[question, : self.count[question]]
-        if self.capacity == 0 or self.retired[question] or (self._slots["digest"][slots] == np.uint64(digest)).any():
+        question, config = trajectory.question, self.config
+        slots = self.index.slots_of(question)
+        known = (self.column("digest")[slots] == np.uint64(trajectory.digest)).any()
+        if config.capacity == 0 or self.retired[question] or known:
             return None
-        if len(slots) >= self.capacity_per_question:
+        if len(slots) >= config.capacity_per_question:
             self._remove(self._leaver(slots), "capacity_per_question")
-        while self._size >= self.capacity:
+        while self.index.size >= config.capacity:
             self._remove(self._leaver(None), "capacity")
         serial = self.next_serial
-        self._insert(Stored(serial, digest, question, trajectory.step, trajectory.entropy, trajectory.measured_at))
+        self.index.insert(Stored.of(serial, trajectory))
         self.store.put(serial, trajectory)
         self._settle(question)
         self.listener(Admitted(serial, trajectory))
         return serial
 
-    def measured(self, slots: Sequence[int], entropies: FloatArray, step: int) -> None:
-        """Write down entropies (nats) measured under the policy of `step`."""
-        for slot, entropy in zip(slots, entropies, strict=True):
-            self._slots["entropy"][slot] = entropy
-            self._slots["entropy_step"][slot] = step
-            serial, question = int(self._slots["serial"][slot]), int(self._slots["question"][slot])
-            self.listener(Measured(serial, question, step, float(entropy)))
+    def measured(self, slots: Sequence[int], scores: "Sequence[Scores] | FloatArray", step: int) -> None:
+        """Write down what was measured under the policy of `step`: `Scores`, or entropies alone (nats)."""
+        for slot, given in zip(slots, scores, strict=True):
+            s = given if isinstance(given, Scores) else Scores(float(given))
+            serial, question = int(self.column("serial")[slot]), int(self.column("question")[slot])
+            event = Measured(
+                serial, question, step, s.entropy, s.nll, s.confidence, s.confidence_variance, s.drift
+            )  # fmt: skip
+            self.index.measure(slot, event)
+            self.listener(event)
 
     def used(self, slot: int) -> None:
-        self._slots["uses"][slot] += 1
+        """A trajectory was replayed."""
+        self.index.records["uses"][slot] += 1
+
+    def expire(self, step: int) -> int:
+        """Trajectories from before a step leave; returns how many."""
+        slots = self.index.older_than(step)
+        for slot in slots:
+            self._remove(slot, "age")
+        return len(slots)
+
+    def wear_out(self, slot: int) -> None:
+        """A trajectory leaves because it was used as often as is allowed."""
+        self._remove(slot, "uses")
+
+    def shrink(self) -> None:
+        """Let trajectories leave that are too many for the capacities: those of a restored buffer may have been larger."""
+        for question in np.flatnonzero(self.count > self.config.capacity_per_question).tolist():
+            while int(self.count[question]) > self.config.capacity_per_question:
+                self._remove(self._leaver(self.index.slots_of(question)), "capacity_per_question")
+        while self.index.size > self.config.capacity:
+            self._remove(self._leaver(None), "capacity")
 
     # What it was ------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Let happen again what happened once; tells no one, and leaves the store alone.
 
-        A buffer of the same size to which the events of another are applied, from its first on, becomes equal to it,
-        whatever the capacities of the two: what leaves is what left then.
+        Raises:
+            ValueError: it cannot have happened to this buffer.
         """
-        if isinstance(event, Observed):
-            if event.scorable:
-                self.successes[event.question], self.scorable[event.question] = event.successes, event.scorable
-            self._settle(event.question)
+        if isinstance(event, Planned):
+            self.advance(event.step)
+        elif isinstance(event, Observed):
+            self.observe(event.question, event.successes, event.scorable, event.spread)
+            if event.replayed and not self._needs_trajectory:
+                self.replayed(event.question, event.step)
         elif isinstance(event, Admitted):
-            t = event.trajectory
-            self.apply(Stored(event.serial, t.digest, t.question, t.step, t.entropy, t.measured_at))
+            self.apply(Stored.of(event.serial, event.trajectory))
         elif isinstance(event, Stored):
-            self._insert(event)
+            self.index.insert(event)
             self._settle(event.question)
         elif isinstance(event, Evicted):
-            self._take_out(self._slot_of(event.question, event.serial))
+            self.index.remove(self._slot_of(event.question, event.serial))
             self._settle(event.question)
-        elif isinstance(event, Retired):
-            self._mark_retired(event.question)
+        elif isinstance(event, (Retired, Returned)):
+            self._mark_retired(event.question, isinstance(event, Retired))
             self._settle(event.question)
         elif isinstance(event, Measured):
-            slot = self._slot_of(event.question, event.serial)
-            self._slots["entropy"][slot], self._slots["entropy_step"][slot] = event.entropy, event.step
+            self.index.measure(self._slot_of(event.question, event.serial), event)
         elif isinstance(event, Replayed):
             self.used(self._slot_of(event.question, event.serial))
+            self.replayed(event.question, event.step)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything but the token arrays, as arrays of their own.
 
         Returns:
-            `serial`, `digest`, `question`, `step`, `entropy`, `entropy_step`, `uses`: (N,), oldest first; `accuracy`:
-            (Q, 2), successes and scorable; `retired`: (Q,); `pools`: replayable questions bucket after bucket, each in
-            the order from which places are drawn; `pool_sizes`: (K+1,); `next_serial`: ().
+            Of the trajectories `serial`, `digest`, `question`, `step`, `entropy` and so on: (N,), oldest first; of the
+            questions `accuracy`: (Q, 2), successes and scorable, `retired`, `replayed_at`, `replays`, `spread`: (Q,);
+            `pools`: replayable questions bucket after bucket, each in the order from which places are drawn; `resting`:
+            questions that wait for the end of their cooldown, in its order; `window_question`, `window_groups` (n, 2):
+            groups of the windows; `next_serial`, `now`: ().
         """
-        slots = self.live_slots()
-        slots = slots[np.argsort(self._slots["serial"][slots])]
-        return {name: self._slots[name][slots] for name in _KEPT} | {
+        rows = self._windows.rows() if self._windows is not None else []
+        windows = np.array(rows, np.int32).reshape(-1, 3)
+        return self.index.snapshot() | {
             "accuracy": np.stack([self.successes, self.scorable], 1),
-            "retired": self.retired.copy(),
-            "pools": np.concatenate([pool.members for pool in self._buckets]),
-            "pool_sizes": self.bucket_sizes(),
-            "next_serial": np.array(self.next_serial, np.int64),
+            **{name: self._questions[name].copy() for name in SNAPSHOT_BY_QUESTION[1:]},
+            "pools": self.replayable(),
+            "resting": np.array(self._resting, np.int32),
+            "window_question": windows[:, 0],
+            "window_groups": windows[:, 1:],
+            "now": np.array(self.now, np.int64),
         }
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Become what another buffer was, into a buffer that holds nothing yet."""
-        if self._size or self.next_serial:
+        if self.index.size or self.next_serial:
             raise ValueError("restore: the buffer must be empty")
         self._questions["successes"], self._questions["scorable"] = snapshot["accuracy"].T
-        self._questions["retired"] = snapshot["retired"]
+        for name in SNAPSHOT_BY_QUESTION[1:]:
+            self._questions[name] = snapshot[name]
         self.num_retired = int(snapshot["retired"].sum())
-        self.next_serial = int(snapshot["next_serial"])
-        n, owners = len(snapshot["serial"]), snapshot["question"]
-        self._size = self._num_slots = n
-        self._slots = np.zeros(max(16, n), _SLOT)
-        for name in _KEPT:
-            self._slots[name][:n] = snapshot[name]
-        self._slots["prev"][:n], self._slots["next"][:n] = np.arange(n) - 1, np.arange(n) + 1
-        if n:
-            self._first, self._last = 0, n - 1
-            self._slots["next"][n - 1] = NONE
-            counts = np.bincount(owners, minlength=self.num_questions)
-            self._questions["count"] = counts
-            self._table = np.full((self.num_questions, max(self._table.shape[1], counts.max())), NONE, np.int32)
-            order = np.argsort(owners, kind="stable")  # by question, oldest first
-            starts = np.cumsum(counts) - counts
-            self._table[owners[order], np.arange(n) - starts[owners[order]]] = order
+        self.now = int(snapshot["now"])
+        self.index.restore(snapshot)
+        if self.config.cooldown:
+            resting = snapshot["resting"].tolist()
+            others = np.flatnonzero(self._questions["replayed_at"] >= self.now - self.config.cooldown)
+            self._resting = deque(
+                [*resting, *sorted(set(others.tolist()) - set(resting))]
+            )  # others: it was longer since
+        if self._windows is not None:
+            groups = zip(snapshot["window_question"].tolist(), snapshot["window_groups"].tolist(), strict=True)
+            self._windows.restore((question, *group) for question, group in groups)
         for question in snapshot["pools"].tolist():
             self._settle(question)
+        for question in np.flatnonzero((self._questions["pool"] == NONE) & (self.scorable > 0)).tolist():
+            self._settle(question)  # under other options more may be replayable than were
 
     def reorder(self) -> None:
-        """Put the members of each bucket in the order of their numbers: where K changed, their history says nothing."""
-        members = np.sort(np.concatenate([pool.members for pool in self._buckets]))
-        self._buckets = [_Pool() for _ in range(self.num_generations + 1)]
-        self._questions["bucket"] = self._questions["place"] = NONE
+        """Put the members of each bucket in the order of their numbers: where buckets changed, their history says nothing."""
+        members = np.sort(self.replayable())
+        self._pools = self._no_pools()
+        self._questions["pool"] = self._questions["place"] = NONE
         for question in members.tolist():
             self._settle(question)
-
-    def shrink(self) -> None:
-        """Let trajectories leave that are too many for the capacities: those of a restored buffer may have been larger."""
-        for question in np.flatnonzero(self.count > self.capacity_per_question).tolist():
-            while (count := int(self.count[question])) > self.capacity_per_question:
-                self._remove(self._leaver(self._table[question, :count]), "capacity_per_question")
-        while self._size > self.capacity:
-            self._remove(self._leaver(None), "capacity")
 
     def fingerprint(self) -> str:
         """A hash of everything that later choices depend on: equal on two processes if and only if they agree."""
         digest = hashlib.blake2b(digest_size=16)
+        for name, array in sorted(self.snapshot().items()):
+            digest.update(name.encode() + array.tobytes())
+        for pool in self._pools:
+            digest.update(len(pool).to_bytes(4, "little"))
         slots = self.live_slots()
-        slots = slots[np.argsort(self._slots["serial"][slots])]
-        for name in ("successes", "scorable", "retired", "count", "bucket"):
-            digest.update(self._questions[name].tobytes())
-        for pool in self._buckets:
-            digest.update(pool.members.tobytes())
-        for name in _KEPT:
-            digest.update(self._slots[name][slots].tobytes())
+        slots = slots[np.argsort(self.column("serial")[slots])]
         for trajectory in self.get_many(slots.tolist()):
             digest.update(trajectory.behaviour_logps.tobytes() + trajectory.rewards.tobytes())
-        digest.update(str(self.next_serial).encode())
         return digest.hexdigest()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _mark_retired(self, question: int) -> None:
-        if not self.retired[question]:
-            self.retired[question] = True
-            self.num_retired += 1
+    def _mark_retired(self, question: int, retired: bool) -> None:
+        self.num_retired += int(retired) - int(self.retired[question])
+        self.retired[question] = retired
 
     def _slot_of(self, question: int, serial: int) -> int:
         slot = self.find(question, serial)
@@ -314,117 +411,46 @@ class ExperienceBuffer:
             raise ValueError(f"no trajectory {serial} of question {question} is stored")
         return slot
 
-    def _insert(self, stored: Stored) -> None:
-        """A record at the end of the list of all, and of its question's."""
-        slot, question = self._new_slot(), stored.question
-        self._slots[slot] = (
-            stored.serial, stored.digest, question, stored.step, stored.entropy, stored.measured_at, 0, self._last, NONE,
-        )  # fmt: skip
-        if self._last == NONE:
-            self._first = slot
-        else:
-            self._slots["next"][self._last] = slot
-        self._last = slot
-        self._add_to_table(question, slot)
-        self._size += 1
-        self.next_serial = stored.serial + 1
-
-    def _new_slot(self) -> int:
-        if self._free:
-            return self._free.pop()
-        if self._num_slots == len(self._slots):
-            self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
-        self._num_slots += 1
-        return self._num_slots - 1
-
-    def _add_to_table(self, question: int, slot: int) -> None:
-        count, width = int(self.count[question]), self._table.shape[1]
-        if count == width:
-            wider = np.full(
-                (self.num_questions, max(width + 1, min(2 * width, self.capacity_per_question))), NONE, np.int32
-            )
-            wider[:, :width] = self._table
-            self._table = wider
-        self._table[question, count] = slot
-        self.count[question] = count + 1
-
-    def _leaver(self, slots: NDArray[np.int32] | None) -> int:
+    def _leaver(self, slots: IntArray | None) -> int:
         """Which slot makes room, among those of a question (oldest first) or among all."""
-        if self.eviction == "oldest":
-            return self._first if slots is None else int(slots[0])
-        candidates = self.live_slots() if slots is None else slots
-        entropies = self._slots["entropy"][candidates]
-        entropies = np.where(np.isnan(entropies), np.inf, entropies)
-        highest = candidates[entropies == entropies.max()]
-        return int(highest[np.argmin(self._slots["serial"][highest])])  # of equals the oldest, whatever slot it has
+        if slots is None and self._eviction.of_oldest_question:
+            slots = self.index.slots_of(int(self.column("question")[self.index.first]))
+        if slots is None:
+            live = self.live_slots()
+            slots = live[np.argsort(self.column("serial")[live])]
+        row = slots[None]
+        rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
+        return int(
+            slots[self._eviction.rule(Candidates(self, row, np.ones(row.shape, bool), self.now, self.config, rng))]
+        )
 
     def _remove(self, slot: int, reason: str) -> None:
-        question, serial = int(self._slots["question"][slot]), int(self._slots["serial"][slot])
-        self._take_out(slot)
+        question, serial = int(self.column("question")[slot]), int(self.column("serial")[slot])
+        self.index.remove(slot)
         self.store.drop(serial)
         self._settle(question)
         self.listener(Evicted(serial, question, reason))
 
-    def _take_out(self, slot: int) -> None:
-        """Remove a record from the list of all, and from its question's."""
-        record = self._slots[slot]
-        question, prev, following = (int(record[name]) for name in ("question", "prev", "next"))
-        row, count = self._table[question], int(self.count[question])
-        place = int(np.flatnonzero(row[:count] == slot)[0])
-        row[place : count - 1] = row[place + 1 : count]
-        row[count - 1] = NONE
-        self.count[question] = count - 1
-        if prev == NONE:
-            self._first = following
-        else:
-            self._slots["next"][prev] = following
-        if following == NONE:
-            self._last = prev
-        else:
-            self._slots["prev"][following] = prev
-        self._free.append(slot)
-        self._size -= 1
+    def rests(self, question: int) -> bool:
+        """Whether a question is within its cooldown."""
+        since = self.now - int(self._questions["replayed_at"][question])
+        return bool(self.config.cooldown) and since <= self.config.cooldown
 
     def _settle(self, question: int) -> None:
         """Put a question where it belongs: into the bucket of its accuracy while it is replayable, else nowhere."""
-        successes, scorable, count, place, current, retired = self._questions[question].item()
-        replayable = count and scorable and not retired
-        target = bucket_of(successes, scorable, self.num_generations) if replayable else NONE
+        successes, scorable, place, current, _, replays, _, retired = self._questions[question].item()
+        target = NONE
+        if scorable and not retired and not self.rests(question):
+            limit = self.config.max_uses
+            allowed = self.count[question] if self._needs_trajectory else not limit or replays < limit
+            if allowed:
+                bucket = bucket_of(successes, scorable, self.resolution)
+                target = int(self.types[question]) * (self.resolution + 1) + bucket
         if current == target:
             return
         if current != NONE:
-            moved = self._buckets[current].remove(place)
+            moved = self._pools[current].remove(place)
             if moved is not None:
                 self._questions["place"][moved] = place
-        self._questions["bucket"][question] = target
-        self._questions["place"][question] = NONE if target == NONE else self._buckets[target].add(question)
-
-
-class _Pool:
-    """A set of question ids in a flat array: constant-time add and remove (the last one fills the gap)."""
-
-    def __init__(self) -> None:
-        self._items = np.empty(16, np.int32)
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def members(self) -> NDArray[np.int32]:
-        return self._items[: self._size]
-
-    def add(self, item: int) -> int:
-        if self._size == self._items.size:
-            self._items = np.resize(self._items, 2 * self._size)
-        self._items[self._size] = item
-        self._size += 1
-        return self._size - 1
-
-    def remove(self, place: int) -> int | None:
-        """Remove what stands at `place`; return the item that now stands there, if any."""
-        self._size -= 1
-        if place == self._size:
-            return None
-        self._items[place] = self._items[self._size]
-        return int(self._items[place])
+        self._questions["pool"][question] = target
+        self._questions["place"][question] = NONE if target == NONE else self._pools[target].add(question)

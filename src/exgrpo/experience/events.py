@@ -23,7 +23,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Observed:
-    """The fresh completions of a question were scored."""
+    """The fresh completions of a question were scored; `replayed`: replay had chosen it; `spread` of their rewards."""
 
     generation: int
     step: int
@@ -32,6 +32,7 @@ class Observed:
     scorable: int
     unscorable: int
     replayed: bool
+    spread: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,25 @@ class Stored:
     step: int
     entropy: float
     measured_at: int
+    nll: float = float("nan")
+    confidence: float = float("nan")
+    confidence_variance: float = float("nan")
+    correct: bool = True
+    advantage: float = float("nan")
+    quality: float = float("nan")
+
+    @classmethod
+    def of(cls, serial: int, trajectory: Trajectory) -> "Stored":
+        t, scores = trajectory, trajectory.scores
+        return cls(
+            serial, t.digest, t.question, t.step, t.entropy, t.measured_at, scores.nll, scores.confidence,
+            scores.confidence_variance, t.correct, t.advantage, t.quality,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Evicted:
-    """A trajectory left to make room, or because its question retired."""
+    """A trajectory left: to make room, because its question retired, or because it was too old or used too often."""
 
     serial: int
     question: int
@@ -73,18 +88,32 @@ class Retired:
 
 
 @dataclass(frozen=True)
+class Returned:
+    """A retired question came back into the fresh stream."""
+
+    generation: int
+    step: int
+    question: int
+
+
+@dataclass(frozen=True)
 class Measured:
-    """A trajectory's mean token entropy (nats) was measured under the policy of `step`."""
+    """How a trajectory looked to the policy of `step`: `Scores`, each NaN where it was not measured."""
 
     serial: int
     question: int
     step: int
     entropy: float
+    nll: float = float("nan")
+    confidence: float = float("nan")
+    confidence_variance: float = float("nan")
+    drift: float = float("nan")
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A stored trajectory was a member of a group: before generation (`plan`) or after scoring (`rescue`).
+    """A stored trajectory entered a batch: in a group before generation (`plan`) or after scoring (`rescue`), or beside
+    the groups (`added`).
 
     `age` in optimizer steps, `entropy` as it was known when it was chosen (NaN: never measured).
     """
@@ -111,7 +140,7 @@ class Learned:
     ess: float
 
 
-Event = Planned | Observed | Admitted | Stored | Evicted | Retired | Measured | Replayed | Learned
+Event = Planned | Observed | Admitted | Stored | Evicted | Retired | Returned | Measured | Replayed | Learned
 Listener = Callable[[Event], None]
 
 

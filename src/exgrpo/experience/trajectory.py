@@ -3,7 +3,7 @@ completions were worth. Both are checked at birth, so that nothing behind this d
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,10 @@ class Trajectory:
         finish_reason: `stop` if the policy ended it, `length` if it was cut.
         entropy: mean token entropy in nats over the completion's own tokens, NaN if not measured.
         entropy_step: optimizer step of the policy under which it was measured; None: that of the behaviour policy.
+        correct: whether the reward function that decides called it right.
+        advantage: reward minus the mean of the group it came from, before any weight; NaN if not known.
+        quality: of success and diversity, in [0, 1]; NaN if not scored.
+        embedding: of its text, shape (D,), kept in float16; None if not embedded.
 
     Raises:
         TrajectoryError: when a length, a range or a number is not as above; it names the question and both lengths.
@@ -45,6 +49,10 @@ class Trajectory:
     finish_reason: str = "stop"
     entropy: float = float("nan")
     entropy_step: int | None = None
+    correct: bool = True
+    advantage: float = float("nan")
+    quality: float = float("nan")
+    embedding: FloatArray | None = None
 
     def __post_init__(self) -> None:
         who = f"trajectory of question {self.question}"
@@ -73,6 +81,15 @@ class Trajectory:
             )
         if not (np.isnan(self.entropy) or 0 <= self.entropy < np.inf):
             raise TrajectoryError(f"{who}: entropy must be finite and at least 0, or NaN, but is {self.entropy}")
+        if np.isinf(self.advantage):
+            raise TrajectoryError(f"{who}: advantage must be finite, or NaN, but is {self.advantage}")
+        if not (np.isnan(self.quality) or 0 <= self.quality <= 1):
+            raise TrajectoryError(f"{who}: quality must lie in [0, 1], or be NaN, but is {self.quality}")
+        if self.embedding is not None:
+            embedding = _frozen(self.embedding, np.float16, f"{who}: embedding")
+            if embedding.ndim != 1 or embedding.size == 0 or not np.isfinite(embedding).all():
+                raise TrajectoryError(f"{who}: embedding must have shape (D,) and be finite, but has {embedding.shape}")
+            object.__setattr__(self, "embedding", embedding)
         if not all(-MAX_STEPS <= step <= MAX_STEPS for step in (self.step, self.measured_at)):
             raise TrajectoryError(
                 f"{who}: steps must lie within {MAX_STEPS:,} of 0, but are {self.step} and {self.measured_at}"
@@ -91,9 +108,50 @@ class Trajectory:
         return int.from_bytes(hashlib.blake2b(self.completion_ids.tobytes(), digest_size=8).digest(), "little")
 
     @property
+    def scores(self) -> "Scores":
+        """What is known of it at birth, under its behaviour policy."""
+        return replace(Scores.of_tokens(self.behaviour_logps, self.behaviour_logps), entropy=self.entropy)
+
+    @property
     def measured_at(self) -> int:
         """The optimizer step under whose policy the entropy was measured."""
         return self.step if self.entropy_step is None else self.entropy_step
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a trajectory looks like to a policy; NaN where not measured.
+
+    Args:
+        entropy: mean token entropy, full vocabulary, nats.
+        nll: mean of -log pi over its tokens, nats.
+        confidence: mean of pi over its tokens.
+        confidence_variance: variance of pi over its tokens.
+        drift: mean of (log pi - log pi_behaviour)^2 over its tokens.
+    """
+
+    entropy: float = float("nan")
+    nll: float = float("nan")
+    confidence: float = float("nan")
+    confidence_variance: float = float("nan")
+    drift: float = float("nan")
+
+    @classmethod
+    def of_tokens(cls, logps: FloatArray, behaviour_logps: FloatArray) -> "Scores":
+        """All but the entropy.
+
+        Args:
+            logps: of its tokens under the policy in question, (T,).
+            behaviour_logps: under the policy that produced it, (T,).
+        """
+        now = logps.astype(np.float64)
+        probabilities = np.exp(now)
+        return cls(
+            nll=float(-now.mean()),
+            confidence=float(probabilities.mean()),
+            confidence_variance=float(probabilities.var()),
+            drift=float(np.square(now - behaviour_logps).mean()),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +161,8 @@ class Group:
     Args:
         question: index of the question.
         outcomes: shape (m,); m is K, or K-1 when one member of the group was a stored trajectory.
-        replayed: whether a stored trajectory was a planned member of the group.
+        replayed: whether replay chose the question, with a stored trajectory as a member of its group or without one.
+        spread: population standard deviation of the rewards of the scorable ones; NaN if not known.
 
     Attributes:
         successes: how many are right.
@@ -113,6 +172,7 @@ class Group:
     question: int
     outcomes: IntArray
     replayed: bool = False
+    spread: float = float("nan")
     successes: int = field(init=False)
     scorable: int = field(init=False)
 

@@ -10,16 +10,18 @@ class Gate:
             0: no such condition.
         start_step: optimizer steps done, at least; 0: no such condition.
         start_epoch: epochs done, at least; 0: no such condition.
+        start_size: more trajectories must be stored than this; 0: no such condition.
     """
 
-    def __init__(self, start_pass_at_1: float, start_step: int = 0, start_epoch: float = 0.0):
+    def __init__(self, start_pass_at_1: float, start_step: int = 0, start_epoch: float = 0.0, start_size: int = 0):
         self.start_pass_at_1 = start_pass_at_1
         self.start_step = start_step
         self.start_epoch = start_epoch
+        self.start_size = start_size
         self.open = False
 
-    def check(self, pass_at_1: float | None, step: int, epoch: float) -> str | None:
-        """Open if the conditions hold; None when open, else why not."""
+    def check(self, pass_at_1: float | None, step: int, epoch: float, size: int = 0) -> str | None:
+        """Open if the conditions hold; None when open, else why not. size: trajectories stored."""
         if self.open:
             return None
         closed = []
@@ -30,5 +32,7 @@ class Gate:
             closed.append(f"step {step} < {self.start_step}")
         if epoch < self.start_epoch:
             closed.append(f"epoch {epoch:.2f} < {self.start_epoch:g}")
+        if self.start_size > 0 and size <= self.start_size:
+            closed.append(f"{size} trajectories stored, must be more than {self.start_size}")
         self.open = not closed
         return None if self.open else "gate closed: " + "; ".join(closed)

@@ -2,10 +2,10 @@
 
 One generation of a host runs through four calls, in this order::
 
-    plan(...)     before generation: which questions are fresh, which replayed, with which trajectory
+    plan(...)     before generation: which questions are fresh, which replayed, with which trajectories
     rescue(...)   after scoring: which groups without a success get a stored one
     observe(...)  after scoring: accuracies, retirement, the gate
-    admit(...)    once the log-probs of the successes are known: they become trajectories
+    admit(...)    once the log-probs of what is to be stored are known: it becomes trajectories
 
 Everything here is the same on every rank: it depends on the seed, the generation counter, and what was observed.
 """
@@ -17,26 +17,44 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import ReplayConfig
+from ..config import ADMISSIONS, RETIREMENTS, SCHEDULES, ReplayConfig
 from ..errors import ConfigurationError
+from ..experience.admission import Completion
 from ..experience.buffer import ExperienceBuffer
-from ..experience.events import Learned, Listener, Observed, Planned, Replayed, Retired, ignore
+from ..experience.events import (
+    Admitted,
+    Event,
+    Learned,
+    Listener,
+    Observed,
+    Planned,
+    Replayed,
+    Retired,
+    Returned,
+    ignore,
+)  # fmt: skip
 from ..experience.log.facts import PlannerState
+from ..experience.quality import Diversity, quality_of
+from ..experience.retirement import Standing
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
 from .gate import Gate
 from .questions import draw_questions
-from .rng import QUESTIONS, RESCUE, TRAJECTORIES, generator_for
+from .rng import COIN, QUESTIONS, RESCUE, REVIEW, TRAJECTORIES, generator_for
 from .stream import FreshStream
-from .trajectories import EntropyScorer, choose
+from .trajectories import Scorer, choose, eligible_questions
+
+ROUNDS = 4
+"""How often questions are drawn again in place of those whose trajectories turned out not to be eligible."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A stored trajectory in a group: under which serial it is stored, and what it is."""
+    """A stored trajectory in a batch: under which serial it is stored, and what it is; how often it had been used."""
 
     serial: int
     trajectory: Trajectory
+    uses: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +65,37 @@ class StepPlan:
         generation: counter of generations; the key of all random draws.
         step: optimizer steps done.
         questions: shape (B,), one question per group, in the order of the batch.
-        replays: for each group the stored trajectory that is its last member, or None.
+        replays: for each group its stored members, which are its last ones; none where it is fresh, and with `prompt` mixing.
+        replayed: shape (B,), whether replay chose the question.
+        added: stored trajectories beside the groups.
         refilled: how many fresh questions are retired ones that fill up the batch.
         idle: why nothing is replayed, or None.
+        refused: questions that were drawn and not replayed, since none of their trajectories was eligible.
+        expired: trajectories that left because of their age.
+        returned: retired questions that came back.
     """
 
     generation: int
     step: int
     questions: IntArray
-    replays: tuple[Choice | None, ...]
+    replays: tuple[tuple[Choice, ...], ...]
+    replayed: NDArray[np.bool_]
+    added: tuple[Choice, ...] = ()
     refilled: int = 0
     idle: str | None = None
+    refused: int = 0
+    expired: int = 0
+    returned: int = 0
 
     @property
     def num_replayed(self) -> int:
-        return sum(choice is not None for choice in self.replays)
+        """Replayed questions; with `added` mixing, trajectories."""
+        return int(self.replayed.sum()) + len(self.added)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """All stored trajectories of the batch."""
+        return tuple(choice for group in self.replays for choice in group) + self.added
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +105,15 @@ class Rescue:
     group: int
     member: int
     choice: Choice
+
+
+@dataclass
+class _Drawn:
+    """Questions to replay, the slots of each, and how many had to be refused."""
+
+    questions: list[int]
+    slots: list[list[int]]
+    refused: int = 0
 
 
 class ReplayPlanner:
@@ -83,6 +126,10 @@ class ReplayPlanner:
         seed: of every draw.
         store: where token arrays live.
         listener: sees every event as it happens.
+        types: problem type of each question, (Q,), 0 and up; needed with `by_problem_type`.
+
+    Attributes:
+        diversity: what was stored of each question, as embeddings; None where quality is not used.
     """
 
     def __init__(
@@ -93,70 +140,90 @@ class ReplayPlanner:
         seed: int,
         store: TrajectoryStore | None = None,
         listener: Listener = ignore,
+        types: IntArray | None = None,
     ):
+        if config.by_problem_type and types is None:
+            raise ConfigurationError("by_problem_type=True needs the problem type of each question (types, (Q,)).")
         self.config = config
         self.stream = stream
         self.num_generations = num_generations
         self.seed = seed
         self.listener = listener
-        self.gate = Gate(config.start_pass_at_1, config.start_step, config.start_epoch)
+        self.gate = Gate(config.start_pass_at_1, config.start_step, config.start_epoch, config.start_size)
         self.buffer = ExperienceBuffer(
-            stream.num_questions,
-            num_generations,
-            config.capacity,
-            config.capacity_per_question,
-            config.eviction,
-            store,
-            listener,
+            stream.num_questions, num_generations, config, store, self._tell, types if config.by_problem_type else None
         )
+        self.diversity = Diversity() if config.uses_quality else None
         self.generation = 0
+        self.reviewed = 0
         self.pass_at_1: float | None = None
+        self._admits, self._retires, self._schedule = (
+            ADMISSIONS[config.admission], RETIREMENTS[config.retirement], SCHEDULES[config.schedule],
+        )  # fmt: skip
 
     # Before generation ------------------------------------------------------------------------------------------
 
-    def plan(self, batch_size: int, step: int, epoch: float, score: EntropyScorer) -> StepPlan:
+    def plan(self, batch_size: int, step: int, epoch: float, score: Scorer) -> StepPlan:
         """What the next batch of `batch_size` questions is made of [ExGRPO, Alg. 1].
 
         Args:
             batch_size: B, questions a generation.
             step: optimizer steps done.
-            epoch: epochs done, for the gate.
-            score: mean token entropies of trajectories under the current policy.
+            epoch: epochs done, for gate and schedule.
+            score: `Scores` of trajectories under the current policy, or their entropies.
         """
         generation, self.generation = self.generation, self.generation + 1
-        idle = self.gate.check(self.pass_at_1, step, epoch)
-        wanted = share_of(batch_size, self.config.replay_share) if self.config.mixing == "share" else 0
-        n = 0 if idle else min(wanted, self.buffer.num_replayable)
+        expired = self.buffer.expire(step - self.config.max_age) if self.config.max_age else 0
+        returned = self._review(generation, step)
+        self.buffer.advance(step)
+        idle = self.gate.check(self.pass_at_1, step, epoch, len(self.buffer))
+        wanted = 0
         if idle is None and not self.buffer.num_replayable:
-            idle = "no replayable question stored"
-        elif idle is None and self.config.mixing == "share" and not wanted:
-            idle = f"replay_share {self.config.replay_share:g} of {batch_size} questions is less than one"
-        replayed = self._draw(n, generation)
-        slots = choose(
-            self.buffer, replayed, step, self.config, generator_for(self.seed, generation, TRAJECTORIES), score
-        )
-        fresh, refilled = self.stream.take(batch_size - n, replayed, self.buffer.retired, self.buffer.num_retired)
+            idle = self._why_empty(expired)
+        if idle is None:
+            wanted, idle = self._wanted(batch_size, epoch, generation)
+        drawn = self._draw(0 if idle else wanted, generation, step, score)
+        if idle is None and wanted and not drawn.questions:
+            idle = "none of the stored trajectories or their questions is eligible now"
+        added = self.config.mixing == "added"
+        n, in_groups = len(drawn.questions), 0 if added else len(drawn.questions)
+        others = self.stream.num_questions - self.buffer.num_retired - n
+        apart = [] if added and others < batch_size else drawn.questions  # an intact fresh batch comes first
+        fresh, refilled = self.stream.take(batch_size - in_groups, apart, self.buffer.retired, self.buffer.num_retired)
         self.listener(Planned(generation, step, batch_size, n, refilled, idle))
-        choices = self._take(slots, generation, step, "plan")
-        questions = np.empty(batch_size, np.int64)
-        replays: list[Choice | None] = [None] * batch_size
-        places = spread(n, batch_size)
-        questions[places] = replayed
-        questions[np.setdiff1d(np.arange(batch_size), places)] = fresh
-        for place, choice in zip(places, choices, strict=True):
-            replays[place] = choice
-        return StepPlan(generation, step, questions, tuple(replays), refilled, idle)
+        choices = [self._take(slots, generation, step, "added" if added else "plan") for slots in drawn.slots]
+        questions, replayed = np.empty(batch_size, np.int64), np.zeros(batch_size, bool)
+        replays: list[tuple[Choice, ...]] = [()] * batch_size
+        places = spread(in_groups, batch_size)
+        replayed[places] = True
+        questions[replayed] = drawn.questions[:in_groups]
+        questions[~replayed] = fresh
+        for place, group in zip(places, choices, strict=False):
+            replays[place] = tuple(group)
+        beside = tuple(choice for group in choices for choice in group) if added else ()
+        return StepPlan(
+            generation,
+            step,
+            questions,
+            tuple(replays),
+            replayed,
+            beside,
+            refilled,
+            idle,
+            drawn.refused,
+            expired,
+            returned,
+        )
 
     def abandon(self, plan: StepPlan) -> None:
         """A generation that was planned will not be learned from: its fresh questions come first in the next."""
-        fresh = [int(q) for q, choice in zip(plan.questions, plan.replays, strict=True) if choice is None]
-        self.stream.deferred = fresh + self.stream.deferred
+        self.stream.deferred = plan.questions[~plan.replayed].tolist() + self.stream.deferred
 
     # After scoring ----------------------------------------------------------------------------------------------
 
-    def rescue(self, plan: StepPlan, outcomes: IntArray, score: EntropyScorer) -> list[Rescue]:
+    def rescue(self, plan: StepPlan, outcomes: IntArray, score: Scorer) -> list[Rescue]:
         """Which groups get a stored success in place of a failure: those without any success, with a failure that was
-        scored, whose question has a stored one. The last such failure is replaced.
+        scored, whose question has a stored one and does not rest. The last such failure is replaced.
 
         Args:
             plan: of this generation.
@@ -167,52 +234,104 @@ class ReplayPlanner:
             return []
         in_need = (outcomes == WRONG).any(axis=1) & ~(outcomes == RIGHT).any(axis=1)
         stored = (self.buffer.count[plan.questions] > 0) & ~self.buffer.retired[plan.questions]
+        stored &= ~np.array([self.buffer.rests(int(question)) for question in plan.questions], bool)
         groups = np.flatnonzero(in_need & stored)
+        groups = groups[np.sort(np.unique(plan.questions[groups], return_index=True)[1])]  # each question once
         rng = generator_for(self.seed, plan.generation, RESCUE)
-        slots = choose(self.buffer, plan.questions[groups].tolist(), plan.step, self.config, rng, score)
-        members = [int(np.flatnonzero(outcomes[group] == WRONG)[-1]) for group in groups]
-        choices = self._take(slots, plan.generation, plan.step, "rescue")
-        return [Rescue(*rescue) for rescue in zip(groups.tolist(), members, choices, strict=True)]
+        questions = plan.questions[groups].tolist()
+        slots = choose(self.buffer, questions, plan.step, self.config, rng, score, "rescue")
+        rescues = []
+        for group, found in zip(groups.tolist(), slots, strict=True):
+            if found:
+                member = int(np.flatnonzero(outcomes[group] == WRONG)[-1])
+                (choice,) = self._take(found, plan.generation, plan.step, "rescue")
+                rescues.append(Rescue(group, member, choice))
+        return rescues
 
-    def observe(self, plan: StepPlan, groups: Sequence[Group]) -> None:
+    def observe(self, plan: StepPlan, groups: Sequence[Group | None]) -> None:
         """Learn from the fresh completions of a generation: accuracies, retirement, Pass@1 for the gate.
 
         Args:
             plan: of this generation.
-            groups: one per group of the plan, in its order; fresh completions only.
+            groups: one per group of the plan, in its order; fresh completions only, None where there were none.
         """
+        seen = [group for group in groups if group is not None]
         for group, question in zip(groups, plan.questions, strict=True):
+            if group is None:
+                continue
             if group.question != question:
                 raise ValueError(f"observe: group of question {group.question} where the plan has {question}")
-            self.listener(
-                Observed(
-                    plan.generation, plan.step, group.question, group.successes, group.scorable, group.unscorable,
-                    group.replayed,
-                )
-            )  # fmt: skip
-            self.buffer.observe(group.question, group.successes, group.scorable)
-            if group.solved and self.config.retirement == "solved" and not self.buffer.retired[question]:
-                self.buffer.retire(group.question)
-                self.listener(Retired(plan.generation, plan.step, group.question))
-        if scorable := sum(group.scorable for group in groups):
-            self.pass_at_1 = sum(group.successes for group in groups) / scorable
+            self._observe(plan, group)
+        if scorable := sum(group.scorable for group in seen):
+            self.pass_at_1 = sum(group.successes for group in seen) / scorable
+
+    def _observe(self, plan: StepPlan, group: Group) -> None:
+        question, buffer = group.question, self.buffer
+        self.listener(
+            Observed(
+                plan.generation, plan.step, question, group.successes, group.scorable, group.unscorable, group.replayed,
+                group.spread,
+            )
+        )  # fmt: skip
+        buffer.observe(question, group.successes, group.scorable, group.spread)
+        if group.replayed and self.config.mixing == "prompt":
+            buffer.replayed(question, plan.step)
+        accuracy = float(buffer.accuracy(np.array([question]))[0])
+        standing = Standing(question, group.successes, int(group.outcomes.size), accuracy, self.config)
+        if not buffer.retired[question] and self._retires(standing):
+            buffer.retire(question)
+            self.listener(Retired(plan.generation, plan.step, question))
 
     def learned(self, plan: StepPlan, lessons: Sequence[tuple[int, int, float, float]]) -> None:
         """What the loss said of the replayed trajectories of a generation: question, serial, mean log-ratio, ESS."""
         for question, serial, log_ratio, ess in lessons:
             self.listener(Learned(plan.generation, plan.step, question, serial, log_ratio, ess))
 
-    def wants(self, question: int, finish_reason: str) -> bool:
-        """Whether a right completion of a question would be stored (but for duplicates)."""
-        cut = finish_reason == "length" and not self.config.store_truncated
-        return self.config.capacity > 0 and not cut and not self.buffer.retired[question]
+    def wants(self, group: Group, correct: bool, finish_reason: str) -> bool:
+        """Whether a completion of a group that could be scored would be stored (but for duplicates, and for its quality)."""
+        config = self.config
+        if config.capacity == 0 or config.mixing == "prompt" or self.buffer.retired[group.question]:
+            return False
+        if finish_reason == "length" and not config.store_truncated:
+            return False
+        completion = Completion(
+            group.question, correct, group.successes, group.scorable, finish_reason, np.nan, config
+        )  # fmt: skip
+        return bool(self._admits(completion))
 
-    def admit(self, trajectories: Sequence[Trajectory]) -> int:
-        """Store successes, in the given order; returns how many were new."""
+    def admit(self, trajectories: Sequence[Trajectory], groups: Sequence[Group | None] = ()) -> int:
+        """Store completions, in the given order; returns how many were new.
+
+        Args:
+            trajectories: those that were wanted; with an embedding where quality is used.
+            groups: of this generation, for an admission rule that looks at them again with the quality.
+        """
+        by_question = {group.question: group for group in groups if group is not None}
+        return sum(self._admit(trajectory, by_question.get(trajectory.question)) for trajectory in trajectories)
+
+    def _admit(self, trajectory: Trajectory, group: Group | None) -> bool:
         if self.config.logp_dtype != "float32":  # rounded at birth, so that what is read back later is the same
-            dtype = self.config.logp_dtype
-            trajectories = [replace(t, behaviour_logps=t.behaviour_logps.astype(dtype)) for t in trajectories]
-        return sum(self.buffer.admit(trajectory) is not None for trajectory in trajectories)
+            logps = trajectory.behaviour_logps.astype(self.config.logp_dtype)
+            trajectory = replace(trajectory, behaviour_logps=logps)
+        question, embedding = trajectory.question, trajectory.embedding
+        if self.diversity is not None and embedding is not None:
+            diversity = self.diversity.of(question, embedding)
+            quality = quality_of(float(trajectory.correct), diversity, self.config.success_weight)
+            trajectory = replace(trajectory, quality=quality)
+            if group is not None and not self._admits(
+                Completion(
+                    question, trajectory.correct, group.successes, group.scorable, trajectory.finish_reason, quality,
+                    self.config,
+                )
+            ):  # fmt: skip
+                return False
+        return self.buffer.admit(trajectory) is not None
+
+    def _tell(self, event: Event) -> None:
+        """What the buffer tells; whatever is stored counts among the previous rollouts of its question."""
+        if self.diversity is not None and isinstance(event, Admitted) and event.trajectory.embedding is not None:
+            self.diversity.add(event.trajectory.question, event.trajectory.embedding)
+        self.listener(event)
 
     # What it was ------------------------------------------------------------------------------------------------
 
@@ -221,27 +340,105 @@ class ReplayPlanner:
         stream = self.stream
         return PlannerState(
             self.generation, step, self.gate.open, self.pass_at_1, stream.pass_number, stream.cursor,
-            tuple(stream.deferred), generated_tokens,
+            tuple(stream.deferred), generated_tokens, self.reviewed,
         )  # fmt: skip
 
     def restore(self, state: PlannerState) -> None:
         """Go on where another planner with the same questions stood; its buffer is restored apart."""
         self.generation, self.pass_at_1, self.gate.open = state.generation, state.pass_at_1, state.gate_open
+        self.reviewed = state.reviewed
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _draw(self, n: int, generation: int) -> list[int]:
-        return draw_questions(self.buffer, n, self.config, generator_for(self.seed, generation, QUESTIONS)) if n else []
+    def _wanted(self, batch_size: int, epoch: float, generation: int) -> tuple[int, str | None]:
+        """How many questions are to be replayed, and why none where that is for good or by the coin."""
+        config = self.config
+        if config.mixing == "coin":
+            probability = self._schedule(config.replay_probability, epoch, config)
+            if generator_for(self.seed, generation, COIN).random() < probability:
+                return batch_size, None
+            return 0, f"on-policy by the coin: replay_probability is {probability:g}"
+        if not config.replays_questions:
+            return 0, None
+        share = self._schedule(config.replay_share, epoch, config)
+        if wanted := share_of(batch_size, share):
+            return wanted, None
+        return 0, f"replay_share {share:g} of {batch_size} questions is less than one"
+
+    def _why_empty(self, expired: int) -> str:
+        if expired and not len(self.buffer):
+            return f"all over age: the last {expired} trajectories were older than max_age={self.config.max_age}"
+        if resting := self.buffer.num_resting:
+            return f"all replayable questions rest: {resting} within cooldown={self.config.cooldown}"
+        if self.config.mixing == "prompt" and self.config.max_uses and self.buffer.replays.any():
+            return f"no replayable question stored: those seen were replayed max_uses={self.config.max_uses} times or retired"
+        return "no replayable question stored"
+
+    def _review(self, generation: int, step: int) -> int:
+        """Let a share of the retired questions return, where it is time; returns how many."""
+        config, buffer = self.config, self.buffer
+        if not config.review_every or step - self.reviewed < config.review_every:
+            return 0
+        self.reviewed = step
+        retired = np.flatnonzero(buffer.retired)
+        if not retired.size:
+            return 0
+        n = max(1, share_of(retired.size, config.review_share))
+        for question in np.sort(
+            generator_for(self.seed, generation, REVIEW).choice(retired, n, replace=False)
+        ).tolist():
+            buffer.bring_back(question)
+            self.listener(Returned(generation, step, question))
+        return n
+
+    def _draw(self, n: int, generation: int, step: int, score: Scorer) -> _Drawn:
+        """n questions and their trajectories; questions are drawn again in place of those that have to be refused."""
+        config, buffer = self.config, self.buffer
+        drawn, refused = _Drawn([], []), set[int]()
+        if not n:
+            return drawn
+        rng, rng_of_choice = (generator_for(self.seed, generation, purpose) for purpose in (QUESTIONS, TRAJECTORIES))
+        if config.mixing == "prompt":
+            questions = draw_questions(buffer, n, config, rng, step)
+            return _Drawn(questions, [[] for _ in questions])
+        moment = "added" if config.mixing == "added" else "plan"
+        count = 1 if config.mixing == "added" else min(config.replays_per_group, self.num_generations)
+        rule = eligible_questions(buffer, config, step, moment)
+        for _ in range(ROUNDS):
+            taken = refused | set(drawn.questions)
+
+            def eligible(questions: IntArray, taken: set[int] = taken) -> NDArray[np.bool_]:
+                free = ~np.isin(questions, list(taken))
+                return free if rule is None else free & rule(questions)
+
+            questions = draw_questions(
+                buffer, n - len(drawn.questions), config, rng, step, eligible if taken else rule
+            )  # fmt: skip
+            slots = choose(buffer, questions, step, config, rng_of_choice, score, moment, count)
+            for question, found in zip(questions, slots, strict=True):
+                if found:
+                    drawn.questions.append(question)
+                    drawn.slots.append(found)
+                else:
+                    refused.add(question)
+            if len(drawn.questions) == n or not questions or not refused:
+                break
+        drawn.refused = len(refused)
+        return drawn
 
     def _take(self, slots: Sequence[int], generation: int, step: int, moment: str) -> list[Choice]:
         choices = []
-        for slot, trajectory in zip(slots, self.buffer.get_many(slots), strict=True):
-            self.buffer.used(slot)
-            serial, entropy = (self.buffer.column(name)[slot].item() for name in ("serial", "entropy"))
-            age = step - trajectory.step
-            self.listener(Replayed(generation, step, trajectory.question, serial, moment, age, entropy))
-            choices.append(Choice(serial, trajectory))
+        buffer = self.buffer
+        for slot, trajectory in zip(slots, buffer.get_many(slots), strict=True):
+            serial, entropy, uses = (buffer.column(name)[slot].item() for name in ("serial", "entropy", "uses"))
+            age, question = step - trajectory.step, trajectory.question
+            buffer.used(slot)
+            buffer.replayed(question, step)
+            self.listener(Replayed(generation, step, question, serial, moment, age, entropy))
+            choices.append(Choice(serial, trajectory, uses))
+            if self.config.max_uses and uses + 1 >= self.config.max_uses:
+                buffer.wear_out(slot)
         return choices
 
 

@@ -1,47 +1,264 @@
-"""Which questions are replayed: weights over the buckets, then counts, then places inside a bucket.
+"""Which questions are replayed: weights over strata of questions, then counts, then places inside a stratum.
 
-A *question choice* is a function of the bucket accuracies and sizes that answers with log-weights of the buckets.
+A stratum is a bucket of accuracy, or a single question. A *question sampler* answers with log-weights of the strata.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import ReplayConfig
+from ..config import QUESTION_SAMPLERS, ReplayConfig
 from ..experience.buffer import ExperienceBuffer
-from ..experience.trajectory import FloatArray
+from ..experience.trajectory import FloatArray, IntArray
 
-QuestionChoice = Callable[[FloatArray, NDArray[np.int64], ReplayConfig], FloatArray]
+Eligible = Callable[[IntArray], NDArray[np.bool_]]
+"""Questions -> which of them hold a trajectory that may be replayed now."""
 
 
-def gaussian(accuracies: FloatArray, sizes: NDArray[np.int64], config: ReplayConfig) -> FloatArray:
+@dataclass(frozen=True, eq=False)
+class Strata:
+    """Questions that can be replayed, by accuracy.
+
+    Args:
+        accuracy: of the questions of each stratum, (S,), in [0, 1]; with `spread` difficulty their scaled spread.
+        sizes: how many questions, (S,).
+        config: the options.
+        buffer: that holds them.
+        questions: number of the one question of each stratum, (S,), for samplers that look at each; else None.
+        step: optimizer steps done.
+    """
+
+    accuracy: FloatArray
+    sizes: NDArray[np.int64]
+    config: ReplayConfig
+    buffer: ExperienceBuffer
+    questions: IntArray | None = None
+    step: int = 0
+
+
+Weigh = Callable[[Strata], FloatArray]
+
+
+@dataclass(frozen=True)
+class QuestionSampler:
+    """How questions are drawn.
+
+    Args:
+        weigh: strata -> log-weights (S,). -inf: only where nothing else is left; NaN: never.
+        per_question: whether every question is a stratum of its own; time then grows with the pool.
+        alike: whether all questions of strata with a finite weight are drawn alike, whatever the weights: then exactly
+            uniformly without replacement, which weights over buckets are not.
+    """
+
+    weigh: Weigh
+    per_question: bool = False
+    alike: bool = False
+
+
+def register_question_sampler(
+    name: str, weigh: Weigh | None = None, *, per_question: bool = False, alike: bool = False
+) -> Weigh:
+    """Add a sampler under a name, as a call or as a decorator; see `QuestionSampler` for the arguments."""
+    if weigh is None:
+        return lambda given: register_question_sampler(name, given, per_question=per_question, alike=alike)  # type: ignore[return-value, arg-type]
+    QUESTION_SAMPLERS.register(name, QuestionSampler(weigh, per_question, alike))
+    return weigh
+
+
+def sampler_named(name: str) -> QuestionSampler:
+    """The sampler of that name, or of that dotted path."""
+    found = QUESTION_SAMPLERS[name]
+    return found if isinstance(found, QuestionSampler) else QuestionSampler(found)
+
+
+# The samplers -----------------------------------------------------------------------------------------------------------
+
+
+def gaussian(strata: Strata) -> FloatArray:
     """log of exp(-(a - mu)^2 / (2 sigma^2)), whatever the size of the bucket [ExGRPO, Eq. 3]."""
+    config = strata.config
     with np.errstate(over="ignore"):  # a sigma so small that all but the nearest weigh nothing
-        return np.asarray(-(((accuracies - config.mu) / config.sigma) ** 2) / 2)
+        return np.asarray(-(((strata.accuracy - config.mu) / config.sigma) ** 2) / 2)
 
 
-def variance(accuracies: FloatArray, sizes: NDArray[np.int64], config: ReplayConfig) -> FloatArray:
+def variance(strata: Strata) -> FloatArray:
     """log of size * p (1 - p): each question by the variance of its reward. Buckets 0 and K have weight 0."""
+    return _log(strata.sizes * strata.accuracy * (1 - strata.accuracy))
+
+
+def linear(strata: Strata) -> FloatArray:
+    """log of size * (1 - |a - mu| / max(mu, 1 - mu)): falls from mu to 0 at the farther end; mu = 0 prefers the hard."""
+    mu = strata.config.mu
+    return _log(strata.sizes * (1 - np.abs(strata.accuracy - mu) / max(mu, 1 - mu)))
+
+
+def uniform(strata: Strata) -> FloatArray:
+    """Every question alike."""
+    return _log(strata.sizes)
+
+
+def inside_range(strata: Strata) -> FloatArray:
+    """Questions alike whose accuracy lies between two bounds (recipe A): exclusive; or between two quantiles of the
+    accuracies of the questions at hand, inclusive. Others never."""
+    config, a = strata.config, strata.accuracy
+    if config.range_adapts:
+        low, high = (quantile(a, strata.sizes, q) for q in (config.range_low, config.range_high))
+        inside = (a >= low) & (a <= high)
+    else:
+        inside = (a > config.range_low) & (a < config.range_high)
+    return np.where(inside, _log(strata.sizes), np.nan)
+
+
+def tiers(strata: Strata) -> FloatArray:
+    """Tiers of equal width in accuracy have given shares, the questions of a tier share its alike; a share of 0: never."""
+    shares = np.array(strata.config.tier_shares)
+    tier = np.minimum((strata.accuracy * len(shares)).astype(int), len(shares) - 1)
+    filled = np.bincount(tier, strata.sizes, len(shares))
+    weights = shares[tier] * strata.sizes / np.maximum(filled[tier], 1)
+    return np.where(shares[tier] > 0, _log(weights), np.nan)
+
+
+def headroom(strata: Strata) -> FloatArray:
+    """Questions in the order of the most headroom that one of their trajectories has, as last measured; ties at random."""
+    assert strata.questions is not None
+    candidates = strata.buffer.candidates(strata.questions, strata.step, np.random.default_rng(0))
+    best = np.where(candidates.held, np.nan_to_num(candidates.headroom, nan=-1.0), -1.0).max(1, initial=-1.0)
+    return np.asarray(best * STEEP)
+
+
+STEEP = 1e9
+"""So steep a weight that a draw is a ranking."""
+
+register_question_sampler("gaussian", gaussian)
+register_question_sampler("uniform", uniform, alike=True)
+register_question_sampler("range", inside_range, alike=True)
+register_question_sampler("variance", variance)
+register_question_sampler("linear", linear)
+register_question_sampler("tiers", tiers)
+register_question_sampler("headroom", headroom, per_question=True)
+
+
+def quantile(values: FloatArray, sizes: NDArray[np.int64], q: float) -> float:
+    """The smallest value that at least a share q of all lies at or below; values ascending, with how often each occurs."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(sizes[order])
+    if not reached.size or not reached[-1]:
+        return float("nan")
+    return float(values[order][np.searchsorted(reached, max(1.0, np.ceil(q * reached[-1] - 1e-9)))])
+
+
+def _log(weights: NDArray[Any]) -> FloatArray:
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(sizes * accuracies * (1 - accuracies)))
+        return np.asarray(np.log(np.maximum(weights, 0).astype(np.float64)))
 
 
-def uniform(accuracies: FloatArray, sizes: NDArray[np.int64], config: ReplayConfig) -> FloatArray:
-    """log of size: every question alike."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(sizes.astype(np.float64)))
+# Drawing ----------------------------------------------------------------------------------------------------------------
 
 
-QUESTION_CHOICES: dict[str, QuestionChoice] = {"gaussian": gaussian, "variance": variance, "uniform": uniform}
+@dataclass(frozen=True, eq=False)
+class _Pools:
+    """Strata, and how to get at their questions: those of a bucket of the buffer (`members` None), or of arrays."""
+
+    strata: Strata
+    kind: int
+    members: list[IntArray] | None
+
+    def at(self, stratum: int, places: IntArray) -> list[int]:
+        inside = self.members
+        found: list[int] = (
+            self.strata.buffer.questions_in(stratum, places, self.kind) if inside is None else inside[stratum][places]
+        ).tolist()
+        return found
+
+
+def draw_questions(
+    buffer: ExperienceBuffer,
+    n: int,
+    config: ReplayConfig,
+    rng: np.random.Generator,
+    step: int = 0,
+    eligible: Eligible | None = None,
+) -> list[int]:
+    """n different replayable questions, or as many as there are, in random order; inside a stratum uniform without
+    replacement.
+
+    Args:
+        buffer: that knows them.
+        n: how many.
+        config: which sampler, and its options.
+        rng: of this draw.
+        step: optimizer steps done.
+        eligible: only these; time then grows with the pool.
+    """
+    sampler = sampler_named(config.question_choice)
+    pools = [_pools_of(buffer, kind, sampler, config, step, eligible) for kind in range(buffer.num_types)]
+    weights = [np.where(p.strata.sizes > 0, sampler.weigh(p.strata), np.nan) for p in pools]
+    rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
+    available = np.array([room.sum() for room in rooms], np.int64)
+    n = min(n, int(available.sum()))
+    by_kind = [n] if len(pools) == 1 else rng.multivariate_hypergeometric(available, n).tolist()
+    drawn: list[int] = []
+    for pool, log_weights, room, wanted in zip(pools, weights, rooms, by_kind, strict=True):
+        if sampler.alike:
+            counts: NDArray[Any] = draw_alike(wanted, log_weights, room, rng)
+        elif sampler.per_question:
+            counts = draw_single(wanted, log_weights, room, rng)
+        else:
+            counts = draw_counts(wanted, log_weights, room, rng)
+        for stratum in np.flatnonzero(counts):
+            places = rng.choice(int(room[stratum]), int(counts[stratum]), replace=False, shuffle=False)
+            drawn += pool.at(int(stratum), places)
+    rng.shuffle(drawn)
+    return drawn
+
+
+def _pools_of(
+    buffer: ExperienceBuffer,
+    kind: int,
+    sampler: QuestionSampler,
+    config: ReplayConfig,
+    step: int,
+    eligible: Eligible | None,
+) -> _Pools:
+    resolution = buffer.resolution
+    if eligible is None and config.difficulty != "spread" and not sampler.per_question:
+        accuracy = np.arange(resolution + 1) / resolution
+        return _Pools(Strata(accuracy, buffer.bucket_sizes(kind), config, buffer, None, step), kind, None)
+    questions = buffer.replayable(kind)
+    if config.difficulty == "spread":
+        values = scaled(buffer.spread[questions])
+        bucket = np.floor(np.nan_to_num(values) * resolution + 0.5).astype(np.int64)
+    else:
+        values, bucket = buffer.accuracy(questions), buffer.buckets(questions)
+    known = ~np.isnan(values)
+    if eligible is not None:
+        known &= eligible(questions)
+    questions, values, bucket = questions[known], values[known], bucket[known]
+    if sampler.per_question:
+        strata = Strata(values, np.ones(len(questions), np.int64), config, buffer, questions, step)
+        return _Pools(strata, kind, [questions[i : i + 1] for i in range(len(questions))])
+    members: list[IntArray] = [questions[bucket == b] for b in range(resolution + 1)]
+    sizes = np.array([len(group) for group in members], np.int64)
+    return _Pools(Strata(np.arange(resolution + 1) / resolution, sizes, config, buffer, None, step), kind, members)
+
+
+def scaled(spread: FloatArray) -> FloatArray:
+    """Spreads so that the least is 0 and the greatest 1, [ExGRPO v2, sec. 5.3]; all 0.5 where they are equal; NaN stays."""
+    values = spread.astype(np.float64)
+    if np.isnan(values).all():
+        return values
+    low, high = np.nanmin(values), np.nanmax(values)
+    return np.where(np.isnan(values), np.nan, 0.5) if low == high else (values - low) / (high - low)
 
 
 def bucket_probabilities(log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray:
-    """Weights over the buckets that still have room, summing to 1.
+    """Weights over the strata that still have room, summing to 1.
 
     Computed from log-weights relative to the largest, so that a pool of extremes alone never underflows to nothing;
-    where every bucket with room weighs 0, they are weighted by their room.
+    where every stratum with room weighs 0, they are weighted by their room.
     """
     log_weights = np.where(room > 0, log_weights, -np.inf)
     if np.isneginf(log_weights.max()):
@@ -53,13 +270,13 @@ def bucket_probabilities(log_weights: FloatArray, room: NDArray[np.int64]) -> Fl
 def draw_counts(
     n: int, log_weights: FloatArray, sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """How many questions come from each bucket: multinomial over the non-empty ones, overflow drawn again over those
+    """How many questions come from each stratum: multinomial over the non-empty ones, overflow drawn again over those
     with room left, until all n are placed [ExGRPO, sec. 3.2].
 
     Args:
         n: how many questions, at most sizes.sum().
-        log_weights: (K+1,).
-        sizes: (K+1,).
+        log_weights: (S,).
+        sizes: (S,).
     """
     counts = np.zeros_like(sizes)
     while (left := n - int(counts.sum())) > 0:
@@ -68,17 +285,24 @@ def draw_counts(
     return counts
 
 
-def draw_questions(buffer: ExperienceBuffer, n: int, config: ReplayConfig, rng: np.random.Generator) -> list[int]:
-    """n different replayable questions, in random order; inside a bucket uniform without replacement."""
-    sizes = buffer.bucket_sizes()
-    if config.question_choice == "uniform":  # exactly uniform without replacement, which a multinomial is not
-        counts: NDArray[Any] = rng.multivariate_hypergeometric(sizes, n, method="marginals")
-    else:
-        accuracies = np.arange(len(sizes)) / buffer.num_generations
-        counts = draw_counts(n, QUESTION_CHOICES[config.question_choice](accuracies, sizes, config), sizes, rng)
-    drawn: list[int] = []
-    for bucket in np.flatnonzero(counts):
-        places = rng.choice(int(sizes[bucket]), int(counts[bucket]), replace=False, shuffle=False)
-        drawn += buffer.questions_in(int(bucket), places).tolist()
-    rng.shuffle(drawn)
-    return drawn
+def draw_alike(n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """How many of n questions come from each stratum, where every set of n is alike; those of weight 0 only once the others
+    are exhausted."""
+    first = np.where(np.isneginf(log_weights), 0, room)
+    if (n_first := min(n, int(first.sum()))) == n:
+        return rng.multivariate_hypergeometric(first, n, method="marginals")
+    return first + rng.multivariate_hypergeometric(room - first, n - n_first, method="marginals")
+
+
+def draw_single(
+    n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Which n strata of one question each: one after the other in proportion to their weights, without replacement (the n
+    largest of log-weight plus Gumbel noise); those of weight 0 last."""
+    keys = rng.gumbel(size=len(log_weights))
+    last = ~np.isfinite(log_weights)
+    keys = np.where(last, keys, keys + np.where(last, 0.0, log_weights))
+    order = np.lexsort((-keys, last, room == 0))
+    counts = np.zeros_like(room)
+    counts[order[:n]] = 1
+    return counts

@@ -5,7 +5,7 @@ The same run draws the same again on every rank and after a resume, whatever els
 
 import numpy as np
 
-QUESTIONS, TRAJECTORIES, RESCUE = 0, 1, 2
+QUESTIONS, TRAJECTORIES, RESCUE, COIN, REVIEW = range(5)
 
 
 def generator_for(seed: int, generation: int, purpose: int) -> np.random.Generator:

@@ -1,44 +1,147 @@
-"""Which stored trajectory of a question is replayed.
+"""Which stored trajectories of a question are replayed.
 
-Entropies are measured by a scorer that the host passes in, the only call back from the core: trajectories in, mean
-token entropies under the CURRENT policy out (nats, full vocabulary, the completion's own tokens) [ExGRPO, sec. 3.2].
+A *trajectory choice* ranks candidates. What it ranks by may be measured under the CURRENT policy, by a scorer that the host
+passes in: the only call back from the core [ExGRPO, sec. 3.2].
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..config import ReplayConfig
+from ..config import TRAJECTORY_CHOICES, ReplayConfig
 from ..experience.buffer import ExperienceBuffer
-from ..experience.trajectory import FloatArray, Trajectory
+from ..experience.candidates import Candidates
+from ..experience.quality import tier_of_each
+from ..experience.trajectory import FloatArray, IntArray, Scores, Trajectory
 
-EntropyScorer = Callable[[Sequence[Trajectory]], FloatArray]
+Scorer = Callable[[Sequence[Trajectory]], Sequence[Scores] | FloatArray]
+"""Trajectories -> `Scores` of each under the current policy, or their mean token entropies alone (nats, full vocabulary, the
+completion's own tokens)."""
+
+Rank = Callable[[Candidates], FloatArray]
 
 
-def lowest_entropy(
-    buffer: ExperienceBuffer, questions: Sequence[int], step: int, config: ReplayConfig, score: EntropyScorer
-) -> list[int]:
-    """The slot of the lowest-entropy trajectory of each question; ties go to the older.
+@dataclass(frozen=True)
+class TrajectoryChoice:
+    """How trajectories are chosen.
 
-    All trajectories of a question compete (`exact`), or the best few by cached entropy (`lazy`), one that was never
-    measured first among them. Competitors whose entropy is not known well enough are measured, in one call of the scorer;
-    a question with a single trajectory needs no measurement.
+    Args:
+        rank: candidates -> keys (n, W); the lowest wins, of equals the older. NaN: not known.
+        measured: whether the key follows from what is measured under the current policy: then the best few are measured
+            again where it is too old, or not known (`entropy_refresh`).
+        eligible: candidates -> which may be chosen at all, (n, W); all by default. Questions without any are not drawn.
     """
-    slots, held = buffer.slots_of_each(questions)
-    exact = config.entropy_refresh == "exact"
-    entropy = buffer.column("entropy")
-    known = np.where(held, np.nan_to_num(entropy[slots], nan=-np.inf), np.inf)
-    order = np.argsort(known, axis=1, kind="stable")[:, : None if exact else config.entropy_candidates]
-    slots, held = np.take_along_axis(slots, order, 1), np.take_along_axis(held, order, 1)
-    stale = np.isnan(entropy[slots]) | (step - buffer.column("entropy_step")[slots] > config.max_entropy_age) | exact
-    to_measure = slots[stale & held & (held.sum(1, keepdims=True) > 1)].tolist()
-    if to_measure:
-        buffer.measured(to_measure, score(buffer.get_many(to_measure)), step)
-    # among equals the older: order by serial first, then take the first minimum
-    age = np.argsort(np.where(held, buffer.column("serial")[slots], np.iinfo(np.int64).max), axis=1)
-    slots, held = np.take_along_axis(slots, age, 1), np.take_along_axis(held, age, 1)
-    best = np.argmin(np.where(held, np.nan_to_num(buffer.column("entropy")[slots], nan=np.inf), np.inf), axis=1)
-    return [int(row[place]) for row, place in zip(slots, best, strict=True)]
+
+    rank: Rank
+    measured: bool = False
+    eligible: Callable[[Candidates], NDArray[np.bool_]] | None = None
+
+
+def register_trajectory_choice(
+    name: str,
+    rank: Rank | None = None,
+    *,
+    measured: bool = False,
+    eligible: Callable[[Candidates], NDArray[np.bool_]] | None = None,
+) -> Rank:
+    """Add a choice under a name, as a call or as a decorator; see `TrajectoryChoice` for the arguments."""
+    if rank is None:
+        return lambda given: register_trajectory_choice(name, given, measured=measured, eligible=eligible)  # type: ignore[return-value, arg-type]
+    TRAJECTORY_CHOICES.register(name, TrajectoryChoice(rank, measured, eligible))
+    return rank
+
+
+def choice_named(name: str) -> TrajectoryChoice:
+    """The choice of that name, or of that dotted path."""
+    found = TRAJECTORY_CHOICES[name]
+    return found if isinstance(found, TrajectoryChoice) else TrajectoryChoice(found)
+
+
+# The choices ------------------------------------------------------------------------------------------------------------
+
+
+def low_entropy(candidates: Candidates) -> NDArray[np.bool_]:
+    """At or below the percentile of the entropies of all that is stored, as last measured (recipe A)."""
+    buffer = candidates.buffer
+    stored = buffer.column("entropy")[buffer.live_slots()]
+    stored = stored[~np.isnan(stored)]
+    if not stored.size:
+        return candidates.held
+    return np.asarray(
+        candidates.entropy <= np.percentile(stored, candidates.config.entropy_percentile, method="inverted_cdf")
+    )
+
+
+def in_quality_tier(candidates: Candidates) -> FloatArray:
+    """A random one of a tier of its question's trajectories; the tier is drawn by `quality_tier_shares` among those that are
+    not empty, best first (recipe B)."""
+    keys, shares = candidates.draw(), np.array(candidates.config.quality_tier_shares)
+    for row, held in enumerate(candidates.held):
+        tier = tier_of_each(np.nan_to_num(candidates.quality[row][held], nan=-1.0))
+        filled = np.unique(tier[tier < len(shares)])
+        if (total := shares[filled].sum()) > 0:
+            keys[row][held] += tier != candidates.rng.choice(filled, p=shares[filled] / total)
+    return keys
+
+
+register_trajectory_choice("lowest_entropy", lambda c: c.entropy, measured=True)
+register_trajectory_choice("random", lambda c: c.draw())
+register_trajectory_choice("newest", lambda c: -c.serial.astype(np.float64))
+register_trajectory_choice("lowest_nll", lambda c: c.nll, measured=True)
+register_trajectory_choice("lowest_confidence_variance", lambda c: c.confidence_variance, measured=True)
+register_trajectory_choice("entropy_percentile", lambda c: c.draw(), eligible=low_entropy)
+register_trajectory_choice("highest_quality", lambda c: -c.quality)
+register_trajectory_choice("quality_tiers", in_quality_tier)
+register_trajectory_choice("highest_entropy", lambda c: -c.entropy, measured=True)
+register_trajectory_choice("headroom", lambda c: -c.headroom, measured=True, eligible=lambda c: ~np.isnan(c.advantage))
+
+
+# Choosing ---------------------------------------------------------------------------------------------------------------
+
+
+def allowed(candidates: Candidates, moment: str) -> NDArray[np.bool_]:
+    """Which candidates may be chosen at this moment (`plan`, `added` or `rescue`), as far as is known, (n, W)."""
+    c, config = candidates, candidates.config
+    choice = choice_named(config.trajectory_choice)
+    mask = c.held
+    if choice.eligible is not None:
+        mask = mask & choice.eligible(c)
+    if moment == "rescue":
+        mask = mask & c.correct
+    if moment == "added":
+        mask = mask & ~np.isnan(c.advantage)
+    if config.max_drift:
+        mask = mask & ((c.drift <= config.max_drift) | stale(c))
+    return np.asarray(mask)
+
+
+def stale(candidates: Candidates) -> NDArray[np.bool_]:
+    """Whose measured values no longer count."""
+    c, refresh = candidates, candidates.config.entropy_refresh
+    if refresh == "stored":
+        return np.zeros(c.held.shape, bool)
+    if refresh == "exact":
+        return np.ones(c.held.shape, bool)
+    return np.asarray(c.step - c.column("entropy_step") > c.config.max_entropy_age)
+
+
+def needs_filter(config: ReplayConfig, moment: str) -> bool:
+    """Whether some replayable questions may hold nothing that may be chosen."""
+    has_rule = choice_named(config.trajectory_choice).eligible is not None
+    return has_rule or bool(config.max_drift) or moment == "added"
+
+
+def eligible_questions(
+    buffer: ExperienceBuffer, config: ReplayConfig, step: int, moment: str
+) -> Callable[[IntArray], NDArray[np.bool_]] | None:
+    """Which of given questions hold a trajectory that may be chosen; None where all do. Time grows with the pool."""
+    if not needs_filter(config, moment):
+        return None
+    return lambda questions: np.asarray(
+        allowed(replace(buffer.candidates(questions, step, np.random.default_rng(0)), config=config), moment).any(1)
+    )
 
 
 def choose(
@@ -47,11 +150,49 @@ def choose(
     step: int,
     config: ReplayConfig,
     rng: np.random.Generator,
-    score: EntropyScorer,
-) -> list[int]:
-    """The slot of one stored trajectory of each question, by `config.trajectory_choice`."""
-    if config.trajectory_choice == "lowest_entropy":
-        return lowest_entropy(buffer, questions, step, config, score)
-    if config.trajectory_choice == "newest":
-        return [buffer.slots_of(question)[0] for question in questions]
-    return [slots[int(rng.integers(len(slots)))] for slots in map(buffer.slots_of, questions)]
+    score: Scorer,
+    moment: str = "plan",
+    count: int = 1,
+) -> list[list[int]]:
+    """The slots of up to `count` stored trajectories of each question, best first; none where none may be chosen.
+
+    All trajectories of a question compete (`exact`), or the best few by what is cached (`lazy`), those that were never
+    measured first among them. Competitors whose values are not known well enough are measured, in one call of the scorer; a
+    question with no more trajectories than are wanted needs no measurement, unless drift is limited.
+    """
+    if not questions:
+        return []
+    choice = choice_named(config.trajectory_choice)
+    candidates = replace(buffer.candidates(questions, step, rng), config=config)
+    candidates = replace(candidates, held=allowed(candidates, moment))
+    measures = (choice.measured or config.max_drift > 0) and config.entropy_refresh != "stored"
+    keys = _known(candidates, choice.rank(candidates), -np.inf if measures and choice.measured else np.inf)
+    if measures:
+        competing = _first(keys, None if config.entropy_refresh == "exact" else config.entropy_candidates + count - 1)
+        competing &= candidates.held
+        to_measure = competing & (stale(candidates) | np.isnan(candidates.entropy))
+        if not config.max_drift:
+            to_measure &= competing.sum(1, keepdims=True) > count
+        if slots := candidates.slots[to_measure].tolist():
+            buffer.measured(slots, score(buffer.get_many(slots)), step)
+        candidates = replace(candidates, held=competing)
+        if config.max_drift:
+            candidates = replace(candidates, held=competing & (candidates.drift <= config.max_drift))
+        keys = _known(candidates, choice.rank(candidates), np.inf) if choice.measured else keys
+    order = np.lexsort((keys, ~candidates.held), axis=1)[:, :count]
+    return [
+        [int(candidates.slots[row, place]) for place in places if candidates.held[row, place]]
+        for row, places in enumerate(order)
+    ]
+
+
+def _known(candidates: Candidates, keys: FloatArray, unknown: float) -> FloatArray:
+    """Keys with a value for what is not known, and the highest for what is not held."""
+    return np.where(candidates.held, np.nan_to_num(keys, nan=unknown, posinf=np.inf, neginf=-np.inf), np.inf)
+
+
+def _first(keys: FloatArray, n: int | None) -> NDArray[np.bool_]:
+    """The n lowest of each row; of equals those further left, which are older."""
+    mask = np.zeros(keys.shape, bool)
+    np.put_along_axis(mask, np.argsort(keys, axis=1, kind="stable")[:, :n], True, axis=1)
+    return mask

@@ -7,21 +7,21 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import DamagedLogError, ExperienceLogError
-from ..buffer import ExperienceBuffer
 from ..trajectory import IntArray
 from . import schema
 from .connection import connect, explained
 from .facts import Origin, Position
-from .reader import DIGEST_MASK, LogReader
-from .rebuild import rebuild, size_of
+from .reader import LogReader
+from .rebuild import empty_buffer, rebuild
+from .rows import DIGEST_MASK
+from .snapshot import differences, translated
 
 LISTED = 100
 """Findings of one kind that are listed one by one."""
@@ -63,11 +63,11 @@ def verify(path: Path | str) -> list[Finding]:
     """All damage of a log, and of what checkpoints beside it need of it; empty where there is none.
 
     Looks at the structure of the file (SQLite's integrity check), the schema, every checksum, the numbers of events, what
-    rows say of each other, and the tokens of every trajectory; then rebuilds the buffer at every branch's end, every
-    checkpoint and every snapshot from the first event on.
+    rows say of each other, and the tokens and embeddings of every trajectory; then rebuilds the buffer at every branch's
+    end, every checkpoint and every snapshot from the first event on.
 
     Raises:
-        ExperienceLogError: there is no such file, it is no log, or one of a later schema.
+        ExperienceLogError: there is no such file, it is no log, or one of another schema.
     """
     path = Path(path)
     try:
@@ -83,6 +83,7 @@ def verify(path: Path | str) -> list[Finding]:
         audit.facts()
         audit.events()
         audit.tokens()
+        audit.embeddings()
         with audit.guarded("file"):
             audit.buffers(LogReader(path, connection))
         return audit.listed()
@@ -254,6 +255,24 @@ class _Audit:
             for (number,) in self._connection.execute(sql):
                 self.add("tokens", number, "their trajectory is missing")
 
+    def embeddings(self) -> None:
+        """Of every trajectory that was stored with one, and of no other."""
+        with self.guarded("embedding"):
+            sql = (
+                "SELECT t.id, t.dimension, e.vector, e.crc FROM trajectory t LEFT JOIN embedding e ON e.id = t.id "
+                "WHERE t.dimension != 0 OR e.id NOTNULL"
+            )
+            for number, dimension, vector, crc in self._connection.execute(sql):
+                if crc is None:
+                    self.add("embedding", number, "missing")
+                elif not isinstance(vector, bytes) or schema.checksum_of_bytes(number, vector) != crc:
+                    self.add("embedding", number, "not what was written")
+                elif isinstance(dimension, int) and len(vector) != 2 * dimension:
+                    self.add("embedding", number, f"of another length than the {dimension} of its trajectory")
+            sql = "SELECT id FROM embedding WHERE id NOT IN (SELECT id FROM trajectory)"
+            for (number,) in self._connection.execute(sql):
+                self.add("embedding", number, "its trajectory is missing")
+
     # What follows from the events -------------------------------------------------------------------------------
 
     def buffers(self, reader: LogReader) -> None:
@@ -280,7 +299,7 @@ class _Audit:
     ) -> None:
         """The buffer there, and, where a run may go on, the tokens of what is stored in it."""
         with self.guarded(where):
-            buffer = ExperienceBuffer(size_of(reader), self._generations_at(position), capacity=0)
+            buffer = empty_buffer(reader, position)
             try:
                 rebuild(reader, buffer, position, use_snapshot=False)
             except ExperienceLogError as error:
@@ -301,23 +320,16 @@ class _Audit:
                 for serial in sorted(gone):
                     self.add(where, row, f"the tokens of trajectory {base + serial} were pruned, but it is stored")
 
-    def _generations_at(self, position: Position) -> int:
-        """K of a branch; where that is damaged, 1, which spoils buckets only."""
-        numbers = {branch[0]: branch[6] for branch in self._branches}
-        origin = self._origins.get(numbers.get(position.branch, -1), Origin())
-        return max(1, origin.num_generations)
-
     def _check_snapshot(self, reader: LogReader, position: Position) -> None:
         with self.guarded("snapshot"):
             lineage = reader.lineage(position)
-            found = reader.snapshot(lineage)
-            if found is None or found[0] != position.seq:
+            seq, arrays = reader.snapshot(lineage) or (None, {})
+            if seq != position.seq:
                 self.add("snapshot", position.seq, "cannot be found")
                 return
-            arrays = found[1]
-            sizes = {self._generations_at(replace(position, branch=span.branch)) for span in lineage}
-            k = len(arrays["pool_sizes"]) - 1
-            buffer = ExperienceBuffer(size_of(reader), k, capacity=0)
+            sizes = {reader.origin_of(span.branch).num_generations for span in lineage}
+            buffer = empty_buffer(reader, position)
+            in_order = len(sizes) == 1 and not buffer.config.by_problem_type
             try:
                 rebuild(reader, buffer, position, use_snapshot=False)
             except ExperienceLogError as error:
@@ -325,32 +337,13 @@ class _Audit:
                     self.add("snapshot", position.seq, _cause(error))
                 return
             try:
-                different = _differences(arrays, buffer.snapshot(), in_order=sizes == {k})
+                found = translated(arrays, buffer.num_questions)
+                different = differences(found, buffer.snapshot(), in_order)
             except (IndexError, ValueError, KeyError) as error:
                 self.add("snapshot", position.seq, f"does not fit the questions of the log ({error})")
                 return
             for name in different:
                 self.add("snapshot", position.seq, f"its {name} is not what follows from the events")
-
-
-def _differences(found: dict[str, NDArray[Any]], wanted: dict[str, NDArray[Any]], in_order: bool) -> list[str]:
-    """In which arrays a snapshot differs from the buffer; where K changed on the way, buckets may be in another order."""
-    seen = found["seen"]
-    for name in ("accuracy", "retired"):
-        full = np.zeros_like(wanted[name])
-        full[seen] = found[name]
-        found = found | {name: full}
-    if not in_order:
-        ends = np.cumsum(wanted["pool_sizes"])[:-1]
-        for arrays in (found, wanted):
-            arrays["pools"] = np.concatenate([np.sort(pool) for pool in np.split(arrays["pools"], ends)])
-    different = []
-    for name, array in wanted.items():
-        other = found.get(name)
-        equal_nan = array.dtype.kind == "f"
-        if other is None or other.shape != array.shape or not np.array_equal(other, array, equal_nan=equal_nan):
-            different.append(name)
-    return different
 
 
 def _digest(ids: bytes) -> int:

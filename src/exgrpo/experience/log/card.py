@@ -38,11 +38,11 @@ exgrpo: {facts}
 
 # {title}
 
-Successful completions that a model generated while it was trained with reinforcement learning (GRPO) on verifiable
-questions, with the log-probs of the policy that generated each token: what [ExGRPO](https://arxiv.org/abs/2510.02245) replays.
-Written by `exgrpo experience export`.
+Completions that a model generated while it was trained with reinforcement learning (GRPO) on verifiable questions, with the
+log-probs of the policy that generated each token: what [ExGRPO](https://arxiv.org/abs/2510.02245) replays. Written by
+`exgrpo experience export`.
 
-- {trajectories:,} trajectories of {with_questions:,} questions that were seen; {tokens:,} tokens.
+- {trajectories:,} trajectories of {with_questions:,} questions that were seen, {outcomes}; {tokens:,} tokens.
 - Model: {model}. Tokenizer: {tokenizer}. Chat template: {template} (content hashes).
 - Reward functions: {rewards}.
 - The run stood at optimizer step {end_step:,}. Log-probs are in {precision}.
@@ -63,6 +63,10 @@ Written by `exgrpo experience export`.
 | `entropy_step` | optimizer step of the policy under which that was measured |
 | `finish_reason` | `stop`: the policy ended it; `length`: it was cut |
 | `origin` | under which model, tokenizer, template and rewards it was made: `origins` in the head of this file |
+| `correct` | whether the reward function that decides called it right |
+| `advantage` | reward minus the mean of the group it came from; null if not known |
+| `quality` | of success and diversity, 0 to 1; null if not scored |
+| `embedding` | of its text, by the encoder that `origins` names; null if it has none |
 {text_row}
 `questions`, one row a question:
 
@@ -76,6 +80,7 @@ Written by `exgrpo experience export`.
 | `successes`, `scorable` | right and scored completions of its latest fresh group |
 | `observed_at` | optimizer step of that group |
 | `retired` | solved entirely, and taken out of replay: it has no trajectories here |
+| `spread` | population standard deviation of the rewards of its latest fresh group; null if not known |
 
 `tokenizers/` holds tokenizers by their hash, for `tokenizers.Tokenizer.from_file`, where the log kept them.
 
@@ -105,7 +110,8 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
     """The contents of the card.
 
     Args:
-        facts: `format`, `log`, `end_step`, `logp_dtype`, `origin`, `origins`, `questions`, `trajectories`, `tokens`.
+        facts: `format`, `log`, `end_step`, `logp_dtype`, `origin`, `origins`, `questions`, `trajectories`, `failures`,
+            `tokens`.
         text: whether completions are there as text.
     """
     origin = facts["origins"][str(facts["origin"])]
@@ -116,6 +122,7 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         facts=json.dumps(facts, ensure_ascii=True, sort_keys=True),
         trajectories=facts["trajectories"],
         with_questions=facts["questions"],
+        outcomes=_outcomes(facts["trajectories"], facts["failures"]),
         tokens=facts["tokens"],
         model=_line(origin["model"]) or "unnamed",
         tokenizer=f"`{origin['tokenizer'] or 'unknown'}`",
@@ -125,6 +132,10 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         precision=_PRECISION[facts["logp_dtype"]],
         text_row=_TEXT_ROW if text else "",
     )
+
+
+def _outcomes(trajectories: int, failures: int) -> str:
+    return f"{trajectories - failures:,} right and {failures:,} wrong" if failures else "all right"
 
 
 def _line(text: str) -> str:

@@ -67,7 +67,7 @@ def connect(path: Path, write: bool = False) -> sqlite3.Connection:
     """A connection to an existing log of a known schema.
 
     Raises:
-        ExperienceLogError: no such file, another kind of file, or a schema of a later version.
+        ExperienceLogError: no such file, another kind of file, or a schema of another version.
         DamagedLogError: no database, or a truncated one.
     """
     if not path.is_file():
@@ -109,6 +109,13 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
         raise ExperienceLogError(
             f"{path} has schema {version}; this exgrpo reads schemas up to {schema.SCHEMA_VERSION}. Install exgrpo "
             f"{'of a later version' if needs is None else needs[0] + ' or later'}."
+        )
+    if 1 <= version < schema.SCHEMA_VERSION:
+        raise ExperienceLogError(
+            f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schema "
+            f"{schema.SCHEMA_VERSION}. Nothing was changed. Export it with the version that wrote it (exgrpo experience export "
+            "DIR), and take that over here (experience_from=DIR, or exgrpo experience import DIR); or start anew, with another "
+            "output_dir or experience_log."
         )
 
 

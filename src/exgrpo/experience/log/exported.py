@@ -26,6 +26,10 @@ from .layout import (
     tokenizer_path,
     trajectory_schema,
 )
+from .rows import nan
+
+OPTIONAL = ("entropy", "advantage", "quality", "embedding")
+"""Columns of trajectories that may be empty in a row."""
 
 
 @dataclass
@@ -74,8 +78,8 @@ def read_export(folder: Path | str) -> Export:
         origin, end = origins[int(about["origin"])], int(about["end_step"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _not_as_it_must_be(folder / CARD, f"its mapping `exgrpo` lacks or spoils {error}") from error
-    questions = list(_questions(pa, pq, folder))
-    rows = _Rows(pa, pq, folder, {q.facts.key: i for i, q in enumerate(questions)}, origins)
+    questions = list(_questions(pa, pq, folder, about["format"]))
+    rows = _Rows(pa, pq, folder, {q.facts.key: i for i, q in enumerate(questions)}, origins, about["format"])
     if len(rows.places) < len(questions):
         raise _not_as_it_must_be(folder / QUESTIONS, "a question's key comes twice in it")
     source = Source(str(folder), end, questions, rows)
@@ -171,8 +175,8 @@ def _same_kind(pa: Any, have: Any, want: Any) -> bool:
     return types.is_null(have) or any(kind(have) and kind(want) for kind in kinds)
 
 
-def _questions(pa: Any, pq: Any, folder: Path) -> Iterator[KnownQuestion]:
-    for path, first, columns in _batches(pa, pq, folder / QUESTIONS, question_schema(pa)):
+def _questions(pa: Any, pq: Any, folder: Path, version: int) -> Iterator[KnownQuestion]:
+    for path, first, columns in _batches(pa, pq, folder / QUESTIONS, question_schema(pa, version)):
         for i, row in enumerate(zip(*columns.values(), strict=True)):
             values = dict(zip(columns, row, strict=True))
             key, scorable, successes = values["key"], values["scorable"] or 0, values["successes"] or 0
@@ -184,37 +188,44 @@ def _questions(pa: Any, pq: Any, folder: Path) -> Iterator[KnownQuestion]:
                 raise _not_as_it_must_be(
                     path, f"{where}{successes} successes of {scorable} at step {values['observed_at']} cannot be"
                 )
+            spread = values.get("spread")
+            if spread is not None and not 0 <= spread < np.inf:
+                raise _not_as_it_must_be(path, f"{where}a spread of {spread} cannot be")
             facts = QuestionFacts(**{name: values[name] for name in QuestionFacts.__dataclass_fields__})
-            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0)
+            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread)
 
 
 class _Rows:
     """Trajectories of an export, read anew by every loop over them."""
 
-    def __init__(self, pa: Any, pq: Any, folder: Path, places: dict[str, int], origins: dict[int, Origin]):
+    def __init__(
+        self, pa: Any, pq: Any, folder: Path, places: dict[str, int], origins: dict[int, Origin], version: int
+    ):
         self._pa, self._pq, self._folder = pa, pq, folder / TRAJECTORIES
-        self.places, self._origins = places, origins
+        self.places, self._origins, self._version = places, origins, version
 
     def __iter__(self) -> Iterator[KnownTrajectory]:
-        kind = trajectory_schema(self._pa, "float32", False)
+        kind = trajectory_schema(self._pa, "float32", False, self._version)
         for path, first, columns in _batches(self._pa, self._pq, self._folder, kind):
             for i, values in enumerate(zip(*columns.values(), strict=True)):
                 yield self._trajectory(dict(zip(columns, values, strict=True)), path, first + i)
 
     def _trajectory(self, row: dict[str, Any], path: Path, number: int) -> KnownTrajectory:
-        empty = [name for name, value in row.items() if value is None and name != "entropy"]
+        empty = [name for name, value in row.items() if value is None and name not in OPTIONAL]
         if empty:
             raise _not_as_it_must_be(path, f"row {number}: {empty[0]} must not be empty")
         if row["question"] not in self.places:
             raise _not_as_it_must_be(path, f"row {number}: its question {row['question']} is not in {QUESTIONS}/")
         if row["origin"] not in self._origins:
             raise _not_as_it_must_be(path, f"row {number}: its origin {row['origin']} is not in the card")
-        entropy = np.nan if row["entropy"] is None else row["entropy"]
+        entropy, advantage, quality = (nan(row.get(name)) for name in ("entropy", "advantage", "quality"))
         try:
-            trajectory = Trajectory(
-                self.places[row["question"]], row["completion_ids"], row["behaviour_logps"], row["rewards"], row["step"],
-                row["finish_reason"], entropy, row["entropy_step"],
-            )  # fmt: skip
+            with np.errstate(over="ignore"):  # of numbers too large, which are then refused
+                trajectory = Trajectory(
+                    self.places[row["question"]], row["completion_ids"], row["behaviour_logps"], row["rewards"], row["step"],
+                    row["finish_reason"], entropy, row["entropy_step"], row.get("correct", True), advantage, quality,
+                    row.get("embedding"),
+                )  # fmt: skip
         except TrajectoryError as error:
             said = re.sub(r"^trajectory of question \d+:? ?", "", str(error))
             raise _not_as_it_must_be(path, f"row {number}: {said}") from error

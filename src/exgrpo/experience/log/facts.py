@@ -48,6 +48,7 @@ class Origin:
         questions: hash of all questions in their order.
         versions: of the packages.
         options: of replay and objective.
+        embedding: name of the encoder of their texts; empty: none. Vectors of two encoders are never compared.
     """
 
     model: str = ""
@@ -60,6 +61,7 @@ class Origin:
     questions: str = ""
     versions: str = ""
     options: str = ""
+    embedding: str = ""
 
     def as_json(self) -> str:
         return json.dumps(vars(self), sort_keys=True)
@@ -127,6 +129,7 @@ class PlannerState:
         pass_at_1: of the latest generation.
         pass_number, cursor, deferred: of the fresh stream; deferred are questions.
         generated_tokens: completion tokens so far.
+        reviewed: optimizer step of the latest review of retired questions.
     """
 
     generation: int = 0
@@ -137,3 +140,4 @@ class PlannerState:
     cursor: int = 0
     deferred: tuple[int, ...] = ()
     generated_tokens: int = 0
+    reviewed: int = 0

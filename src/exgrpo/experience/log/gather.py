@@ -14,6 +14,7 @@ from .facts import Origin, PlannerState, QuestionFacts
 from .inherit import Inherited, KnownTrajectory, Source, inherit, source_of
 from .reader import LogReader
 from .rebuild import rebuild
+from .snapshot import config_of, snapshot_of
 from .writer import LogWriter
 
 TOKENS_PER_COMMIT = 4_000_000
@@ -143,7 +144,8 @@ def _union(facts: Sequence[QuestionFacts], found: Sequence[_From], origin: Origi
 def _buffer(log: LogWriter, origin: Origin) -> ExperienceBuffer:
     """One without bounds: a run's own capacities hold when it opens the log."""
     n = len(log.questions.keys)
-    return ExperienceBuffer(n, max(1, origin.num_generations), UNBOUNDED, UNBOUNDED, store=log)
+    config = replace(config_of(origin), capacity=UNBOUNDED, capacity_per_question=UNBOUNDED)
+    return ExperienceBuffer(n, max(1, origin.num_generations), config, store=log)
 
 
 def _new_log(found: Sequence[_From], origin: Origin, into: Path, verb: str) -> Gathered:
@@ -178,7 +180,7 @@ def _take_over(
             )
         source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))
         report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
-    log.commit(state, snapshot=buffer.snapshot())
+    log.commit(state, snapshot=snapshot_of(buffer))
     report.trajectories, report.questions = len(buffer), int((buffer.count > 0).sum())
     return report
 

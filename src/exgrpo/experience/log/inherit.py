@@ -12,7 +12,7 @@ from ..events import Observed
 from ..trajectory import FloatArray, Trajectory
 from .facts import Origin, Position, QuestionFacts
 from .reader import LogReader
-from .rebuild import rebuild, size_of
+from .rebuild import empty_buffer, rebuild
 from .store import StoredTrajectories
 from .writer import LogWriter
 
@@ -23,12 +23,14 @@ INHERITED = -1
 
 @dataclass(frozen=True)
 class KnownQuestion:
-    """A question of a source: what it is, and its latest accuracy (`scorable` 0: none is known)."""
+    """A question of a source: what it is, its latest accuracy (`scorable` 0: none is known), and the spread of the rewards
+    of the group that was seen at `step` (None: not known)."""
 
     facts: QuestionFacts
     successes: int
     scorable: int
     step: int
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,27 +83,25 @@ def source_of(reader: LogReader, position: Position | None = None, skip_damaged:
     position = position or reader.position()
     lineage = reader.lineage(position)
     facts = dict(reader.questions())
-    buffer = ExperienceBuffer(size_of(reader), max(1, _num_generations(reader)), capacity=0)
-    buffer.store = store = StoredTrajectories(reader, lineage)
+    store = StoredTrajectories(reader, lineage)
+    buffer = empty_buffer(reader, position, store)
     state = rebuild(reader, buffer, position)
-    seen_at: dict[int, int] = {}
+    seen: dict[int, tuple[int, float | None]] = {}
     for span in lineage:
-        sql = "SELECT question, step, max(seq) FROM observation WHERE branch = ? AND seq <= ? AND scorable > 0"
-        seen_at |= {
-            question: step for question, step, _ in reader.rows(f"{sql} GROUP BY question", (span.branch, span.last))
-        }
+        sql = (
+            "SELECT question, step, spread, max(seq) FROM observation WHERE branch = ? AND seq <= ? AND scorable > 0 "
+            "GROUP BY question"
+        )
+        seen |= {question: (step, spread) for question, step, spread, _ in reader.rows(sql, (span.branch, span.last))}
     numbers = sorted(facts)
     place = {number: i for i, number in enumerate(numbers)}
     questions = [
-        KnownQuestion(facts[n], int(buffer.successes[n]), int(buffer.scorable[n]), seen_at.get(n, 0)) for n in numbers
+        KnownQuestion(facts[n], int(buffer.successes[n]), int(buffer.scorable[n]), *seen.get(n, (0, None)))
+        for n in numbers
     ]
     source = Source(str(reader.path), state.step, questions, ())
     source.trajectories = _trajectories(reader, buffer, store, place, source.unreadable if skip_damaged else None)
     return source
-
-
-def _num_generations(reader: LogReader) -> int:
-    return max((origin.num_generations for origin in reader.origins().values()), default=1)
 
 
 def _trajectories(
@@ -127,12 +127,16 @@ def _trajectories(
 
 @dataclass(frozen=True)
 class Bounds:
-    """What trajectories must fit into: token ids below `vocabulary`, and `rewards` of them each."""
+    """What trajectories must fit into: token ids below `vocabulary`, `rewards` of them each, and whether `failures` are
+    stored at all."""
 
     vocabulary: int
     rewards: int
+    failures: bool = False
 
     def left_out(self, known: KnownTrajectory) -> str | None:
+        if not (self.failures or known.trajectory.correct):
+            return "that failed, which this run does not store"
         if int(known.trajectory.completion_ids.max()) >= self.vocabulary:
             return "with token ids beyond the model's vocabulary"
         return (
@@ -156,8 +160,9 @@ def inherit(
 
     A question is the same if its content hash is: prompt ids (tokenizer and chat template with them) and all columns that
     reward functions see. Steps are counted back from where the source ended, so that its newest trajectory has age 0 and
-    a negative step now. Entropies are those of another policy: they are forgotten, and measured again when they matter.
-    What had retired there has no trajectories, and is fresh here.
+    a negative step now. Entropies are those of another policy: they are forgotten, and measured again when they matter;
+    so are embeddings and qualities of another encoder, and advantages under other reward functions. What had retired there
+    has no trajectories, and is fresh here.
 
     Args:
         source: what to take over.
@@ -178,8 +183,9 @@ def inherit(
     for question, index in zip(source.questions, index_of, strict=True):
         if index is not None and question.scorable:
             at = step + question.step - source.end
-            buffer.listener(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False))
-            buffer.observe(index, question.successes, question.scorable)
+            spread = np.nan if question.spread is None else question.spread
+            buffer.listener(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False, spread))
+            buffer.observe(index, question.successes, question.scorable, spread)
     before, admitted, touched = len(buffer), 0, set[int]()
     for chunk in _chunks(source.trajectories):
         matching = _matching(chunk, index_of, step - source.end, origin, report)
@@ -217,6 +223,8 @@ def _matching(
         else:
             at = trajectory.step + shift
             moved = replace(trajectory, question=index, step=at, entropy=np.nan, entropy_step=None)
+            if known.origin.embedding != origin.embedding:
+                moved = replace(moved, quality=np.nan, embedding=None)
             matching.append(KnownTrajectory(moved, known.origin))
     return matching
 
@@ -235,7 +243,8 @@ def _chunks(items: Iterable[KnownTrajectory]) -> Iterator[list[KnownTrajectory]]
 def _with_rewards(
     chunk: Sequence[KnownTrajectory], origin: Origin, rescore: Rescore | None, report: Inherited
 ) -> Iterator[KnownTrajectory]:
-    """Those that are right under this run's reward functions, in their order, with their rewards."""
+    """Those of this run's reward functions as they are, and of others those that are right under these, in their order,
+    with their rewards."""
     others = [known.trajectory for known in chunk if known.origin.rewards != origin.rewards]
     if others and rescore is None:
         report.left_out["scored by other reward functions"] += len(others)
@@ -248,7 +257,9 @@ def _with_rewards(
             continue
         rewards = next(scores)
         if rewards is not None:
-            scored = replace(known.trajectory, rewards=np.asarray(rewards))
+            was = known.trajectory
+            quality = was.quality if was.correct else np.nan  # success is a part of it
+            scored = replace(was, rewards=np.asarray(rewards), correct=True, advantage=np.nan, quality=quality)
             yield KnownTrajectory(scored, replace(known.origin, rewards=origin.rewards))
         elif rescore is not None:
             report.left_out["not right under this run's reward functions"] += 1

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigurationError, DamagedLogError, ExperienceLogError
-from ..buffer import ExperienceBuffer
 from ..trajectory import Trajectory
 from .card import CARD, card
 from .exported import Export, read_export, read_folder
@@ -31,7 +30,8 @@ from .layout import (
     trajectory_schema,
 )
 from .reader import LogReader
-from .rebuild import rebuild, size_of
+from .rebuild import empty_buffer, rebuild
+from .rows import null
 from .store import StoredTrajectories
 
 ROWS_PER_PART = 50_000
@@ -52,12 +52,13 @@ class Exported:
 
     Args:
         folder: where.
-        trajectories, questions, tokens, bytes: how many.
+        trajectories, failures, questions, tokens, bytes: how many; failures are among the trajectories.
         unreadable: ids of trajectories that were left out because they are damaged.
     """
 
     folder: Path
     trajectories: int = 0
+    failures: int = 0
     questions: int = 0
     tokens: int = 0
     bytes: int = 0
@@ -118,10 +119,11 @@ def _write(held: "_Held", report: Exported, logp_dtype: str, decode: Decoder | N
     with _Parts(pq, report.folder / TRAJECTORIES, columns, about) as parts:
         for group in _groups(held.trajectories(report.unreadable if skip_damaged else None)):
             report.trajectories += len(group)
+            report.failures += sum(not trajectory.correct for _, _, trajectory in group)
             report.tokens += sum(len(trajectory) for _, _, trajectory in group)
             parts.write(held.table(pa, group, parts.schema, logp_dtype, decode))
     held.write_tokenizers(report.folder, skip_damaged)
-    about |= {"questions": report.questions, "trajectories": report.trajectories, "tokens": report.tokens}
+    about |= {name: getattr(report, name) for name in ("questions", "trajectories", "failures", "tokens")}
     (report.folder / CARD).write_text(card(about, decode is not None), encoding="utf-8")
 
 
@@ -161,9 +163,8 @@ class _Held:
         self._lineage = reader.lineage(position)
         self._facts = dict(reader.questions())
         self._origins = reader.origins()
-        k = max((origin.num_generations for origin in self._origins.values()), default=1)
         self._store = StoredTrajectories(reader, self._lineage)
-        self._buffer = ExperienceBuffer(size_of(reader), max(1, k), capacity=0, store=self._store)
+        self._buffer = empty_buffer(reader, position, self._store)
         self.about = {
             "log": reader.id,
             "end_step": rebuild(reader, self._buffer, position).step,
@@ -173,19 +174,22 @@ class _Held:
 
     def questions(self) -> Iterator[dict[str, Any]]:
         """Those that were seen, with their latest accuracy."""
-        seen_at: dict[int, int | None] = dict.fromkeys(np.flatnonzero(self._buffer.count).tolist())
+        unknown = (None, None)
+        seen: dict[int, tuple[int | None, float | None]]
+        seen = dict.fromkeys(np.flatnonzero(self._buffer.count).tolist(), unknown)
         for span in self._lineage:
-            sql = "SELECT question, step, scorable FROM observation WHERE branch = ? AND seq <= ? ORDER BY seq"
-            for question, step, scorable in self._reader.rows(sql, (span.branch, span.last)):
-                seen_at[question] = step if scorable else seen_at.get(question)
-        for question in sorted(seen_at):
+            sql = "SELECT question, step, spread, scorable FROM observation WHERE branch = ? AND seq <= ? ORDER BY seq"
+            for question, step, spread, scorable in self._reader.rows(sql, (span.branch, span.last)):
+                seen[question] = (step, spread) if scorable else seen.get(question, unknown)
+        for question in sorted(seen):
             scorable = int(self._buffer.scorable[question])
             yield {
                 **vars(self._facts[question]),
                 "successes": int(self._buffer.successes[question]) if scorable else None,
                 "scorable": scorable,
-                "observed_at": seen_at[question],
+                "observed_at": seen[question][0],
                 "retired": bool(self._buffer.retired[question]),
+                "spread": seen[question][1],
             }
 
     def trajectories(self, unreadable: list[int] | None) -> Iterator[Numbered]:
@@ -220,6 +224,10 @@ class _Held:
             "entropy_step": [t.measured_at for t in trajectories],
             "finish_reason": [t.finish_reason for t in trajectories],
             "origin": [origin for _, origin, _ in group],
+            "correct": [t.correct for t in trajectories],
+            "advantage": [null(t.advantage) for t in trajectories],
+            "quality": [null(t.quality) for t in trajectories],
+            "embedding": _lists(pa, [t.embedding for t in trajectories], np.dtype(np.float32)),
         }
         if decode is not None:
             columns["completion"] = self._texts(group, decode)
@@ -249,12 +257,13 @@ class _Held:
         return texts
 
 
-def _lists(pa: Any, arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> Any:
-    """Arrays as one list column; NaN is null."""
-    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
-    values = np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.empty(0, dtype)
+def _lists(pa: Any, arrays: Sequence[NDArray[Any] | None], dtype: np.dtype[Any]) -> Any:
+    """Arrays as one list column; NaN is null, and so is a missing array."""
+    offsets = np.cumsum([0, *(0 if array is None else len(array) for array in arrays)], dtype=np.int32)
+    values = np.concatenate([np.empty(0, dtype), *(array for array in arrays if array is not None)], dtype=dtype)
     mask = np.isnan(values) if dtype.kind == "f" else None
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, mask=mask))
+    missing = pa.array([array is None for array in arrays], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, mask=mask), mask=missing)
 
 
 class _Parts:

@@ -1,9 +1,7 @@
 """Reading a log: which events count, in which order, and that each is what was written."""
 
 import heapq
-import io
 import json
-import math
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DamagedLogError, ExperienceLogError, TrajectoryError
-from ..events import Event, Evicted, Learned, Measured, Observed, Planned, Replayed, Retired, Stored
+from ..events import Event
 from ..trajectory import Trajectory
 from . import schema
 from .connection import connect, damaged, explained
 from .facts import Branch, Origin, PlannerState, Position, QuestionFacts, Span
-
-SERIAL_MASK = (1 << schema.SERIAL_BITS) - 1
-DIGEST_MASK = (1 << 64) - 1
+from .rows import DIGEST_MASK, SERIAL_MASK, event_of, nan
+from .snapshot import unpacked
 
 
 class LogReader:
@@ -154,6 +151,8 @@ class LogReader:
 
     def origin_of(self, branch: int) -> Origin:
         """Under which circumstances a branch was written."""
+        if branch not in self.branches:
+            raise damaged(self.path, f"branch {branch} is missing")
         origin = self.origins().get(self.branches[branch].origin)
         if origin is None:
             raise damaged(self.path, f"the origin of branch {branch} is missing")
@@ -193,7 +192,7 @@ class LogReader:
             if seq != expected:
                 raise damaged(self.path, f"event {expected} of branch {span.branch} is missing")
             expected += 1
-            event = self._event(table, values)
+            event = event_of(table, values)
             if event is not None:
                 yield seq, event
         if expected != span.last + 1:
@@ -212,30 +211,6 @@ class LogReader:
             self._check(table, row[:-1], row[-1])
             yield row[0], table, row[1:-1]
 
-    def _event(self, table: str, values: tuple[Any, ...]) -> Event | None:
-        if table == "generation":
-            return Planned(*values[1:])
-        if table == "observation":
-            _, generation, step, question, successes, scorable, unscorable, replayed = values
-            return Observed(generation, step, question, successes, scorable, unscorable, bool(replayed))
-        if table == "trajectory":
-            _, number, _, step, question, _, digest, _, entropy, measured_at, _, _ = values
-            return Stored(number & SERIAL_MASK, digest & DIGEST_MASK, question, step, _nan(entropy), measured_at)
-        if table == "replay":
-            _, generation, step, question, number, moment, age, entropy = values
-            return Replayed(generation, step, question, number & SERIAL_MASK, moment, age, _nan(entropy))
-        if table == "learning":
-            _, generation, step, question, number, log_ratio, ess = values
-            return Learned(generation, step, question, number & SERIAL_MASK, _nan(log_ratio), _nan(ess))
-        if table == "measurement":
-            _, step, question, number, entropy = values
-            return Measured(number & SERIAL_MASK, question, step, _nan(entropy))
-        if table == "retirement":
-            return Retired(*values[1:4])
-        if table == "eviction":
-            return Evicted(values[4] & SERIAL_MASK, values[3], values[5])
-        return None
-
     # Trajectories -----------------------------------------------------------------------------------------------
 
     def trajectory(self, number: int, index_of: Callable[[int], int] = int) -> Trajectory:
@@ -245,17 +220,18 @@ class LogReader:
             ExperienceLogError: its tokens were pruned.
             DamagedLogError: it is not there, or not what was written.
         """
-        values = self._row_of("trajectory", "id", number)
+        row = dict(zip(schema.EVENTS["trajectory"], self._row_of("trajectory", "id", number), strict=True))
         ids, logps = self._tokens(number)
-        _, _, _, step, question, length, digest, rewards, entropy, entropy_step, finish_reason, _ = values
         try:
+            rewards = np.array([nan(reward) for reward in json.loads(row["rewards"])])
             trajectory = Trajectory(
-                index_of(question), ids, logps, np.array([_nan(r) for r in json.loads(rewards)]), step, finish_reason,
-                _nan(entropy), entropy_step,
+                index_of(row["question"]), ids, logps, rewards, row["step"], row["finish_reason"], nan(row["entropy"]),
+                row["entropy_step"], bool(row["correct"]), nan(row["advantage"]), nan(row["quality"]),
+                self._embedding(number, row["dimension"]),
             )  # fmt: skip
         except (TrajectoryError, ValueError) as error:
             raise damaged(self.path, f"trajectory {number}: {error}") from error
-        if len(trajectory) != length or trajectory.digest != digest & DIGEST_MASK:
+        if len(trajectory) != row["length"] or trajectory.digest != row["digest"] & DIGEST_MASK:
             raise damaged(self.path, f"trajectory {number} has other tokens than were stored")
         return trajectory
 
@@ -276,15 +252,61 @@ class LogReader:
         half = len(logps) * 2 == len(ids)
         return np.frombuffer(ids, "<i4"), np.frombuffer(logps, "<f2" if half else "<f4")
 
+    def _embedding(self, number: int, dimension: int) -> NDArray[np.float16] | None:
+        if not dimension:
+            return None
+        row = next(self.rows("SELECT vector, crc FROM embedding WHERE id = ?", (number,)), (None, None))
+        return self._vector(number, dimension, *row)
+
+    def _vector(self, number: int, dimension: int, vector: Any, crc: int | None) -> NDArray[np.float16]:
+        if crc is None:
+            raise damaged(self.path, f"the embedding of trajectory {number} is missing")
+        is_whole = isinstance(vector, bytes) and len(vector) == 2 * dimension
+        if not is_whole or schema.checksum_of_bytes(number, vector) != crc:
+            raise damaged(self.path, f"the embedding of trajectory {number} is not what was written")
+        return np.frombuffer(vector, "<f2").astype(np.float16, copy=False)
+
+    def embeddings(
+        self, lineage: Sequence[Span], encoder: str | None = None, index_of: Callable[[int], int] = int
+    ) -> Iterator[tuple[int, int, NDArray[np.float16]]]:
+        """Serial, question and embedding (D,) of every trajectory of a lineage that has one, also of those that left since,
+        in the order of their serials.
+
+        Args:
+            lineage: of a position.
+            encoder: only those made with the encoder of that name; of all by default.
+            index_of: translates the number of a question.
+
+        Raises:
+            DamagedLogError: one is missing, or is not what was written.
+        """
+        columns = ", ".join(f"t.{name}" for name in ("seq", *schema.EVENTS["trajectory"], "crc"))
+        sql = (
+            f"SELECT {columns}, e.vector, e.crc FROM trajectory t LEFT JOIN embedding e ON e.id = t.id "
+            "WHERE t.id BETWEEN ? AND ? AND t.seq <= ? AND t.dimension != 0 ORDER BY t.id"
+        )
+        places = [schema.EVENTS["trajectory"].index(name) + 1 for name in ("id", "question", "dimension", "origin")]
+        origins = self.origins()
+        for span in lineage:
+            base = span.branch << schema.SERIAL_BITS
+            for *row, crc, vector, vector_crc in self.rows(sql, (base, base | SERIAL_MASK, span.last)):
+                self._check("trajectory", tuple(row), crc)
+                number, question, dimension, origin = (row[place] for place in places)
+                if encoder is None or origins[origin].embedding == encoder:
+                    embedding = self._vector(number, dimension, vector, vector_crc)
+                    yield number & SERIAL_MASK, index_of(question), embedding
+
     # States -----------------------------------------------------------------------------------------------------
 
     def state(self, position: Position) -> PlannerState:
         """The planner at a position, which must be the end of a commit; questions as numbered here."""
-        _, generation, step, gate_open, pass_at_1, pass_number, cursor, deferred, tokens, _ = self._row_of(
+        _, generation, step, gate_open, pass_at_1, pass_number, cursor, deferred, tokens, reviewed, _ = self._row_of(
             "state", "seq", position.seq
         )
         waiting = tuple(json.loads(deferred))
-        return PlannerState(generation, step, bool(gate_open), pass_at_1, pass_number, cursor, waiting, tokens)
+        return PlannerState(
+            generation, step, bool(gate_open), pass_at_1, pass_number, cursor, waiting, tokens, reviewed
+        )
 
     def position_at_step(self, step: int) -> Position:
         """The last commit of the newest branch and its ancestors at which no more than `step` optimizer steps were done."""
@@ -305,8 +327,7 @@ class LogReader:
             for seq, data, crc in self.rows(sql, (span.branch, span.first, span.last)):
                 if not isinstance(data, bytes) or schema.checksum_of_bytes(seq, data) != crc:
                     raise damaged(self.path, f"the snapshot at event {seq} is not what was written")
-                with np.load(io.BytesIO(data)) as arrays:
-                    return seq, dict(arrays)
+                return seq, unpacked(data)
         return None
 
     def _row_of(self, table: str, key: str, value: int) -> tuple[Any, ...]:
@@ -320,10 +341,6 @@ class LogReader:
     def _check(self, table: str, values: tuple[Any, ...], crc: int) -> None:
         if schema.checksum(table, values) != crc:
             raise damaged(self.path, f"row {values[0]} of {table} is not what was written")
-
-
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)
 
 
 __all__ = ["SERIAL_MASK", "DamagedLogError", "LogReader"]

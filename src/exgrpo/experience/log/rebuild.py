@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffer import ExperienceBuffer
-from ..events import Event, Learned, Planned
+from ..events import Event, Learned
+from ..store import TrajectoryStore
 from .connection import damaged
 from .facts import PlannerState, Position
 from .reader import LogReader
-
-NONE = -1
+from .snapshot import NONE, config_of, regime, translated
 
 
 def rebuild(
@@ -22,14 +22,15 @@ def rebuild(
     indices: NDArray[np.int32] | None = None,
     use_snapshot: bool = True,
 ) -> PlannerState:
-    """Make an empty buffer what it was at a position.
+    """Make an empty buffer what it was at a position, or, with options that its run did not have, what it would be.
 
     Args:
         reader: of the log.
         buffer: empty, with room for all questions; its store is left alone.
         position: where; the end of the newest branch by default.
         indices: of each question of the log its number in the buffer, NONE where it has none; by default the same.
-        use_snapshot: whether to begin with the newest snapshot instead of the first event.
+        use_snapshot: whether to begin with the newest snapshot of a run whose index had the same options, instead of the
+            first event.
 
     Returns:
         The state of the planner there, with questions numbered as in the buffer.
@@ -42,18 +43,20 @@ def rebuild(
         return PlannerState()
     lineage = reader.lineage(position)
     after = next_serial = 0
-    if use_snapshot and (found := reader.snapshot(lineage)) is not None:
+    origins = {span.branch: reader.origin_of(span.branch) for span in lineage}
+    alike = [span for span in lineage if regime(config_of(origins[span.branch])) == regime(buffer.config)]
+    if use_snapshot and (found := reader.snapshot(alike)) is not None:
         after, arrays = found
-        buffer.restore(_translated(arrays, buffer.num_questions, indices))
+        buffer.restore(translated(arrays, buffer.num_questions, indices))
         next_serial = buffer.next_serial
     before = None
     for span in lineage:
-        k = reader.origin_of(span.branch).num_generations
+        k = origins[span.branch].num_generations
         if before is not None and k != before and span.first > after:
             buffer.reorder()  # as the run did that went on with another K
         before = k
         for seq, event in reader.events([span], after, next_serial):
-            if isinstance(event, (Planned, Learned)):
+            if isinstance(event, Learned):
                 continue
             try:
                 buffer.apply(event if indices is None else _with_index(event, indices))
@@ -72,22 +75,21 @@ def size_of(reader: LogReader) -> int:
     return max((number for number, _ in reader.questions()), default=0) + 1
 
 
+def empty_buffer(
+    reader: LogReader, position: Position | None, store: TrajectoryStore | None = None
+) -> ExperienceBuffer:
+    """One to rebuild in: with the questions of the log, and K and options of the run at a position."""
+    if position is None:
+        return ExperienceBuffer(size_of(reader), 1, store=store)
+    origin = reader.origin_of(position.branch)
+    return ExperienceBuffer(size_of(reader), max(1, origin.num_generations), config_of(origin), store)
+
+
 def _with_index(event: Any, indices: NDArray[np.int32]) -> Event:
+    if not hasattr(event, "question"):
+        return event  # type: ignore[no-any-return]
     index = int(indices[event.question])
     if index == NONE:
         raise ValueError(f"question {event.question} is not among the questions of this run")
-    translated: Event = replace(event, question=index)
-    return translated
-
-
-def _translated(
-    arrays: dict[str, NDArray[Any]], num_questions: int, indices: NDArray[np.int32] | None
-) -> dict[str, NDArray[Any]]:
-    """A snapshot with questions numbered as in the buffer."""
-    seen = arrays["seen"] if indices is None else indices[arrays["seen"]]
-    accuracy, retired = np.zeros((num_questions, 2), np.int32), np.zeros(num_questions, bool)
-    accuracy[seen], retired[seen] = arrays["accuracy"], arrays["retired"]
-    translated = arrays | {"accuracy": accuracy, "retired": retired}
-    if indices is not None:
-        translated |= {name: indices[arrays[name]] for name in ("question", "pools")}
-    return translated
+    here: Event = replace(event, question=index)
+    return here

@@ -10,9 +10,9 @@ import zlib
 from typing import Any
 
 APPLICATION_ID = 0x45784752  # "ExGR"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NEEDS = "0.2"
-"""The first version of exgrpo that reads this schema; a later schema names another."""
+"""The first version of exgrpo that reads this schema; a later schema names another. Schema 1 was never released."""
 
 SERIAL_BITS = 40
 """A trajectory's id is its branch and, in the lower bits, its serial number."""
@@ -20,20 +20,22 @@ SERIAL_BITS = 40
 EVENTS: dict[str, tuple[str, ...]] = {
     "generation": ("branch", "generation", "step", "questions", "replayed", "refilled", "idle"),
     "observation": (
-        "branch", "generation", "step", "question", "successes", "scorable", "unscorable", "replayed",
+        "branch", "generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "spread",
     ),
     "trajectory": (
         "branch", "id", "generation", "step", "question", "length", "digest", "rewards", "entropy", "entropy_step",
-        "finish_reason", "origin",
+        "finish_reason", "origin", "correct", "advantage", "quality", "nll", "confidence", "confidence_variance", "dimension",
     ),
     "replay": ("branch", "generation", "step", "question", "trajectory", "moment", "age", "entropy"),
     "learning": ("branch", "generation", "step", "question", "trajectory", "log_ratio", "ess"),
-    "measurement": ("branch", "step", "question", "trajectory", "entropy"),
+    "measurement": (
+        "branch", "step", "question", "trajectory", "entropy", "nll", "confidence", "confidence_variance", "drift",
+    ),
     "retirement": ("branch", "generation", "step", "question", "kind"),
     "eviction": ("branch", "generation", "step", "question", "trajectory", "reason"),
     "state": (
         "branch", "generation", "step", "gate_open", "pass_at_1", "pass", "cursor", "deferred", "generated_tokens",
-        "checkpoint",
+        "reviewed", "checkpoint",
     ),
 }  # fmt: skip
 """Columns of each event table after `seq` and before `crc`."""
@@ -66,26 +68,36 @@ CREATE TABLE generation (
     questions INTEGER NOT NULL, replayed INTEGER NOT NULL, refilled INTEGER NOT NULL, idle TEXT, crc INTEGER NOT NULL);
 
 CREATE TABLE observation (
-    -- What the fresh completions of a question were worth; replayed: a stored one was a planned member of the group.
+    -- What the fresh completions of a question were worth; replayed: replay had chosen the question; spread: population
+    -- standard deviation of their rewards.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, successes INTEGER NOT NULL, scorable INTEGER NOT NULL, unscorable INTEGER NOT NULL,
-    replayed INTEGER NOT NULL, crc INTEGER NOT NULL);
+    replayed INTEGER NOT NULL, spread REAL, crc INTEGER NOT NULL);
 
 CREATE TABLE trajectory (
     -- A completion that was stored. step: of the policy that generated it, negative before this run began; length in
-    -- tokens; digest: hash of its token ids; rewards: JSON, one per reward function; entropy in nats a token.
+    -- tokens; digest: hash of its token ids; rewards: JSON, one per reward function; entropy in nats a token; correct:
+    -- 0 for a failure; advantage: reward minus the mean of its group; quality: of success and diversity, 0 to 1; nll,
+    -- confidence, confidence_variance: token means of -log p and p, and variance of p, under the policy that generated
+    -- it; dimension: of its embedding, 0 where it has none.
     id INTEGER PRIMARY KEY, seq INTEGER NOT NULL, branch INTEGER NOT NULL, generation INTEGER NOT NULL,
     step INTEGER NOT NULL, question INTEGER NOT NULL, length INTEGER NOT NULL, digest INTEGER NOT NULL, rewards TEXT NOT NULL,
-    entropy REAL, entropy_step INTEGER NOT NULL, finish_reason TEXT NOT NULL, origin INTEGER NOT NULL, crc INTEGER NOT NULL);
+    entropy REAL, entropy_step INTEGER NOT NULL, finish_reason TEXT NOT NULL, origin INTEGER NOT NULL,
+    correct INTEGER NOT NULL, advantage REAL, quality REAL, nll REAL, confidence REAL, confidence_variance REAL,
+    dimension INTEGER NOT NULL, crc INTEGER NOT NULL);
 
 CREATE TABLE tokens (
     -- Its token ids (int32) and the log-probs of the policy that generated it (float32 or float16), little-endian;
     -- both empty where they were pruned.
     id INTEGER PRIMARY KEY, completion_ids BLOB NOT NULL, behaviour_logps BLOB NOT NULL, crc INTEGER NOT NULL);
 
+CREATE TABLE embedding (
+    -- Of the text of a trajectory, for the diversity of later ones: float16, little-endian. Pruning keeps it.
+    id INTEGER PRIMARY KEY, vector BLOB NOT NULL, crc INTEGER NOT NULL);
+
 CREATE TABLE replay (
-    -- A stored trajectory was a member of a group; moment: plan or rescue; age in steps; entropy as known when it
-    -- was chosen.
+    -- A stored trajectory entered a batch; moment: plan or rescue, as a member of a group, or added, beside the groups;
+    -- age in steps; entropy as known when it was chosen.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, trajectory INTEGER NOT NULL, moment TEXT NOT NULL, age INTEGER NOT NULL, entropy REAL,
     crc INTEGER NOT NULL);
@@ -96,26 +108,28 @@ CREATE TABLE learning (
     question INTEGER NOT NULL, trajectory INTEGER NOT NULL, log_ratio REAL, ess REAL, crc INTEGER NOT NULL);
 
 CREATE TABLE measurement (
-    -- an entropy measured again, under the policy of step
+    -- How a trajectory looked to the policy of step, in nats: as in its row there, and drift, the token mean of
+    -- (log pi - log pi_behaviour)^2. NULL: not measured.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, step INTEGER NOT NULL, question INTEGER NOT NULL,
-    trajectory INTEGER NOT NULL, entropy REAL, crc INTEGER NOT NULL);
+    trajectory INTEGER NOT NULL, entropy REAL, nll REAL, confidence REAL, confidence_variance REAL, drift REAL,
+    crc INTEGER NOT NULL);
 
 CREATE TABLE retirement (
-    -- kind: left, or returned
+    -- kind: left replay and the fresh stream, or returned to the fresh stream
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, kind TEXT NOT NULL, crc INTEGER NOT NULL);
 
 CREATE TABLE eviction (
-    -- a trajectory left; reason: retired, capacity, capacity_per_question
+    -- a trajectory left; reason: retired, capacity, capacity_per_question, age, uses
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     question INTEGER NOT NULL, trajectory INTEGER NOT NULL, reason TEXT NOT NULL, crc INTEGER NOT NULL);
 
 CREATE TABLE state (
     -- The planner after all events before it; the last event of every commit. generation: of the next one; deferred:
-    -- JSON.
+    -- JSON; reviewed: step of the latest review of retired questions.
     seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
     gate_open INTEGER NOT NULL, pass_at_1 REAL, pass INTEGER NOT NULL, cursor INTEGER NOT NULL, deferred TEXT NOT NULL,
-    generated_tokens INTEGER NOT NULL, checkpoint INTEGER NOT NULL, crc INTEGER NOT NULL);
+    generated_tokens INTEGER NOT NULL, reviewed INTEGER NOT NULL, checkpoint INTEGER NOT NULL, crc INTEGER NOT NULL);
 
 CREATE TABLE snapshot (
     -- The index as it was at a state, so that opening need not read all events before it. A cache: may be deleted.
@@ -135,18 +149,19 @@ CREATE VIEW replays AS
 
 CREATE VIEW experience AS
     -- What is stored now, with its question and its latest entropy.
-    SELECT t.id, t.question, q.key, q.prompt, t.step, t.length, t.rewards, t.finish_reason, t.origin,
-        coalesce(m.entropy, t.entropy) AS entropy, coalesce(u.uses, 0) AS uses
+    SELECT t.id, t.question, q.key, q.prompt, t.step, t.length, t.rewards, t.correct, t.advantage, t.quality,
+        t.finish_reason, t.origin, coalesce(m.entropy, t.entropy) AS entropy, coalesce(u.uses, 0) AS uses
     FROM trajectories t JOIN question q ON q.id = t.question
     LEFT JOIN (SELECT trajectory, entropy, max(seq) FROM measurements GROUP BY trajectory) m ON m.trajectory = t.id
     LEFT JOIN (SELECT trajectory, count(*) AS uses FROM replays GROUP BY trajectory) u ON u.trajectory = t.id
     WHERE t.id NOT IN (SELECT trajectory FROM evictions);
 
 CREATE VIEW questions AS
-    -- Every question seen, and how it stands: its latest accuracy, what is stored of it, whether it is retired.
+    -- Every question seen, and how it stands: its latest accuracy, what is stored of it (how much, failures among it,
+    -- mean quality), whether it is retired.
     SELECT q.id, q.key, q.dataset_row, q.prompt, q.columns, q.problem_type, o.successes, o.scorable, o.step AS observed_at,
         coalesce(a.groups, 0) AS groups, coalesce(a.completions, 0) AS completions, coalesce(a.solved, 0) AS solved,
-        coalesce(s.stored, 0) AS stored, coalesce(r.replays, 0) AS replays,
+        coalesce(s.stored, 0) AS stored, coalesce(s.failures, 0) AS failures, s.quality, coalesce(r.replays, 0) AS replays,
         q.id IN (SELECT question FROM retirements GROUP BY question HAVING sum(kind = 'left') > sum(kind = 'returned'))
             AS retired
     FROM question q
@@ -154,7 +169,8 @@ CREATE VIEW questions AS
           FROM observations GROUP BY question) a ON a.question = q.id
     LEFT JOIN (SELECT question, successes, scorable, step, max(seq) FROM observations WHERE scorable > 0
                GROUP BY question) o ON o.question = q.id
-    LEFT JOIN (SELECT question, count(*) AS stored FROM experience GROUP BY question) s ON s.question = q.id
+    LEFT JOIN (SELECT question, count(*) AS stored, count(*) - sum(correct) AS failures, avg(quality) AS quality
+               FROM experience GROUP BY question) s ON s.question = q.id
     LEFT JOIN (SELECT question, count(*) AS replays FROM replays GROUP BY question) r ON r.question = q.id;
 """
 

@@ -14,7 +14,8 @@ from .connection import WriterLock, connect, explained, now
 from .facts import Position, Span
 from .gather import Gathered, ListedQuestions, import_folder, merge
 from .reader import LogReader
-from .rebuild import rebuild, size_of
+from .rebuild import empty_buffer, rebuild
+from .snapshot import config_of, snapshot_of
 from .writer import LogWriter
 
 PATIENCE_MS = 3000
@@ -60,8 +61,9 @@ def prune(
 ) -> Pruned:
     """Delete what nothing needs any more, and give the space back.
 
-    Kept is whatever the end of the newest branch and the checkpoints beside the log need: their events, and the tokens of
-    what is stored there, or was at any time since `before_step`.
+    Kept is whatever the end of the newest branch and the checkpoints beside the log need: their events, the embeddings of
+    all that ever was stored (the diversity of later ones is measured against them), and the tokens of what is stored there,
+    or was at any time since `before_step`.
 
     Args:
         path: of the log.
@@ -113,8 +115,9 @@ def _prune(
         connection.execute("BEGIN IMMEDIATE")
         try:
             for position in {head, *beside.values()}:
-                buffer = ExperienceBuffer(size_of(reader), 1, capacity=0)
-                rebuild(reader, buffer, position, use_snapshot=False)  # nothing goes from a log that cannot be trusted
+                rebuild(
+                    reader, empty_buffer(reader, position), position, use_snapshot=False
+                )  # nothing goes from a log that cannot be trusted
             kept = _kept_events(reader, [head, *beside.values()])
             needed = _needed_at(reader, head, since)
             for position in beside.values():
@@ -188,7 +191,8 @@ def _delete(connection: sqlite3.Connection, kept: dict[int, int], needed: set[in
     for branch in report.branches:
         connection.execute("DELETE FROM branch WHERE id = ?", (branch,))
     connection.execute("DELETE FROM snapshot WHERE seq NOT IN (SELECT seq FROM state)")
-    connection.execute("DELETE FROM tokens WHERE id NOT IN (SELECT id FROM trajectory)")
+    for table in ("tokens", "embedding"):
+        connection.execute(f"DELETE FROM {table} WHERE id NOT IN (SELECT id FROM trajectory)")
     rows = connection.execute("SELECT id FROM tokens WHERE completion_ids != x''")
     unneeded = [(schema.checksum_of_bytes(number, b"", b""), number) for (number,) in rows if number not in needed]
     report.tokens = len(unneeded)
@@ -245,10 +249,10 @@ def fork(path: Path | str, step: int) -> Forked:
         reader = log.reader
         position = reader.position_at_step(step)
         origin = reader.origin_of(position.branch)
-        buffer = ExperienceBuffer(len(questions.keys), max(1, origin.num_generations), capacity=0)
+        buffer = ExperienceBuffer(len(questions.keys), max(1, origin.num_generations), config_of(origin))
         state = rebuild(reader, buffer, position, log.indices())
         log.begin(origin, position, state.step, f"forked at step {state.step} (asked for {step})")
-        end = log.commit(state, snapshot=buffer.snapshot())
+        end = log.commit(state, snapshot=snapshot_of(buffer))
         return Forked(end.branch, position.branch, position.seq, state.step, state.generation, len(buffer))
 
 

@@ -4,9 +4,7 @@ Events gather in memory and reach the file in one transaction a commit; what is 
 """
 
 import contextlib
-import io
 import json
-import math
 import os
 import socket
 import sqlite3
@@ -21,16 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ExperienceLogError
-from ..events import Admitted, Event, Evicted, Learned, Measured, Observed, Planned, Replayed, Retired
+from ..events import Admitted, Event, Planned, Stored
 from ..trajectory import Trajectory
 from . import schema
 from .connection import WriterLock, connect, create, explained, now
 from .facts import Branch, Origin, PlannerState, Position, Questions, Span
 from .reader import LogReader
+from .rows import null, row_of, scores_of, signed
+from .snapshot import NONE, packed
 from .store import StoredTrajectories
 
 SNAPSHOTS_KEPT = 2
-NONE = -1
 
 
 class LogWriter:
@@ -57,6 +56,7 @@ class LogWriter:
         self._lineage: tuple[Span, ...] = ()
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
         self._tokens: list[tuple[int, bytes, bytes, int]] = []
+        self._embeddings: list[tuple[int, bytes, int]] = []
         self._uncommitted: dict[int, Trajectory] = {}
         self._indices = np.empty(0, np.int32)
         self._last_state: PlannerState | None = None
@@ -196,34 +196,11 @@ class LogWriter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
             self._generation, self._step = event.generation, event.step
-            self._add(
-                "generation", event.generation, event.step, event.questions, event.replayed, event.refilled, event.idle
-            )
-        elif isinstance(event, Observed):
-            self._add(
-                "observation", event.generation, event.step, self.number_of(event.question), event.successes,
-                event.scorable, event.unscorable, int(event.replayed),
-            )  # fmt: skip
-        elif isinstance(event, Admitted):
+        if isinstance(event, Admitted):
             self._add_trajectory(event.serial, event.trajectory)
-        elif isinstance(event, Replayed):
-            self._add(
-                "replay", event.generation, event.step, self.number_of(event.question), self.id_of(event.serial),
-                event.moment, event.age, _null(event.entropy),
-            )  # fmt: skip
-        elif isinstance(event, Learned):
-            self._add(
-                "learning", event.generation, event.step, self.number_of(event.question), self.id_of(event.serial),
-                _null(event.log_ratio), _null(event.ess),
-            )  # fmt: skip
-        elif isinstance(event, Measured):
-            number = self.id_of(event.serial)
-            self._add("measurement", event.step, self.number_of(event.question), number, _null(event.entropy))
-        elif isinstance(event, Retired):
-            self._add("retirement", event.generation, event.step, self.number_of(event.question), "left")
-        elif isinstance(event, Evicted):
-            question, number = self.number_of(event.question), self.id_of(event.serial)
-            self._add("eviction", self._generation, self._step, question, number, event.reason)
+        elif (row := row_of(event, self, self._generation, self._step)) is not None:
+            table, values = row
+            self._add(table, *values)
 
     def _add(self, table: str, *values: Any) -> None:
         row = (self._next_seq, self._lineage[-1].branch, *values)
@@ -231,16 +208,19 @@ class LogWriter:
         self._next_seq += 1
 
     def _add_trajectory(self, serial: int, trajectory: Trajectory) -> None:
-        number = self.id_of(serial)
-        rewards = json.dumps([_null(reward) for reward in trajectory.rewards.tolist()])
+        number, stored, embedding = self.id_of(serial), Stored.of(serial, trajectory), trajectory.embedding
+        rewards = json.dumps([null(reward) for reward in trajectory.rewards.tolist()])
         self._add(
-            "trajectory", number, self._generation, trajectory.step, self.number_of(trajectory.question),
-            len(trajectory), _signed(trajectory.digest), rewards, _null(trajectory.entropy), trajectory.measured_at,
-            trajectory.finish_reason, self.origin,
+            "trajectory", number, self._generation, stored.step, self.number_of(stored.question), len(trajectory),
+            signed(stored.digest), rewards, null(stored.entropy), stored.measured_at, trajectory.finish_reason, self.origin,
+            *scores_of(stored), 0 if embedding is None else len(embedding),
         )  # fmt: skip
         ids = trajectory.completion_ids.astype("<i4").tobytes()
         logps = trajectory.behaviour_logps.astype(self._logp_dtype).tobytes()
         self._tokens.append((number, ids, logps, schema.checksum_of_bytes(number, ids, logps)))
+        if embedding is not None:
+            vector = embedding.astype("<f2").tobytes()
+            self._embeddings.append((number, vector, schema.checksum_of_bytes(number, vector)))
         self._uncommitted[serial] = trajectory
 
     def number_of(self, question: int) -> int:
@@ -293,30 +273,25 @@ class LogWriter:
         seq = self._next_seq
         row = (
             seq, self._lineage[-1].branch, state.generation, state.step, int(state.gate_open), state.pass_at_1,
-            state.pass_number, state.cursor, deferred, state.generated_tokens, int(checkpoint),
+            state.pass_number, state.cursor, deferred, state.generated_tokens, state.reviewed,
+            int(checkpoint),
         )  # fmt: skip
         with self._transaction("committing", durable=checkpoint):
             for table, rows in self._rows.items():
                 self._connection.executemany(schema.INSERT[table], rows)
             self._connection.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?)", self._tokens)
+            self._connection.executemany("INSERT INTO embedding VALUES (?, ?, ?)", self._embeddings)
             self._connection.execute(schema.INSERT["state"], (*row, schema.checksum("state", row)))
             if snapshot is not None:
                 self._add_snapshot(seq, snapshot)
         self._next_seq = seq + 1
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
-        self._rows, self._tokens, self._uncommitted, self._last_state = {}, [], {}, state
+        self._rows, self._tokens, self._embeddings, self._uncommitted = {}, [], [], {}
+        self._last_state = state
         return self.position
 
     def _add_snapshot(self, seq: int, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        arrays = dict(snapshot)
-        for name in ("question", "pools"):
-            arrays[name] = self._numbers[arrays[name]]
-        seen = np.flatnonzero(self._numbers != NONE)
-        arrays["seen"] = self._numbers[seen]
-        arrays["accuracy"], arrays["retired"] = arrays["accuracy"][seen], arrays["retired"][seen]
-        file = io.BytesIO()
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-        data = file.getvalue()
+        data = packed(snapshot, self._numbers)
         self._connection.execute(
             "INSERT INTO snapshot VALUES (?, ?, ?)", (seq, data, schema.checksum_of_bytes(seq, data))
         )
@@ -338,13 +313,3 @@ class LogWriter:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-
-
-def _null(value: float) -> float | None:
-    value = float(value)
-    return None if math.isnan(value) else value
-
-
-def _signed(number: int) -> int:
-    """64 bits as SQLite's integers hold them."""
-    return number - (1 << 64) if number >> 63 else number

@@ -1,0 +1,104 @@
+"""Stored trajectories that compete, as arrays: what a trajectory choice ranks, and an eviction rule looks at."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import ReplayConfig
+from .trajectory import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from .buffer import ExperienceBuffer
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The trajectories of n questions, oldest first in each row; arrays are (n, W).
+
+    Args:
+        buffer: that holds them.
+        slots: (n, W).
+        held: which places hold one; what stands elsewhere in the other arrays means nothing.
+        step: optimizer steps done.
+        config: the options.
+        rng: for choices that draw; to be used for the places that are held only (`draw`).
+    """
+
+    buffer: "ExperienceBuffer"
+    slots: IntArray
+    held: NDArray[np.bool_]
+    step: int
+    config: ReplayConfig
+    rng: np.random.Generator
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the index."""
+        return np.asarray(self.buffer.column(name)[self.slots])
+
+    def scores(self, name: str) -> FloatArray:
+        """A column of numbers, float64, NaN where not known."""
+        return np.asarray(self.column(name), np.float64)
+
+    def draw(self) -> FloatArray:
+        """A number in [0, 1) for each place that is held, 1 elsewhere."""
+        drawn = np.ones(self.held.shape)
+        drawn[self.held] = self.rng.random(int(self.held.sum()))
+        return drawn
+
+    @property
+    def serial(self) -> IntArray:
+        return self.column("serial")
+
+    @property
+    def age(self) -> IntArray:
+        """Optimizer steps since it was generated."""
+        return np.asarray(self.step - self.column("step"))
+
+    @property
+    def uses(self) -> IntArray:
+        return self.column("uses")
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        return self.column("correct")
+
+    @property
+    def entropy(self) -> FloatArray:
+        """Mean token entropy in nats, as last measured."""
+        return self.scores("entropy")
+
+    @property
+    def nll(self) -> FloatArray:
+        return self.scores("nll")
+
+    @property
+    def confidence(self) -> FloatArray:
+        return self.scores("confidence")
+
+    @property
+    def confidence_variance(self) -> FloatArray:
+        return self.scores("confidence_variance")
+
+    @property
+    def drift(self) -> FloatArray:
+        """Mean squared log-ratio to the behaviour policy, as last measured."""
+        return self.scores("drift")
+
+    @property
+    def quality(self) -> FloatArray:
+        return self.scores("quality")
+
+    @property
+    def advantage(self) -> FloatArray:
+        """In the group it came from; rounded to float16, infinite never."""
+        return self.scores("advantage")
+
+    @property
+    def headroom(self) -> FloatArray:
+        """1 - pi where the advantage is positive, pi where it is negative, 0 where it is zero: how far its probability can
+        still move in the direction that it pushes; pi is the token mean. NaN where no advantage is known."""
+        advantage, confidence = self.advantage, self.confidence
+        headroom = np.where(advantage > 0, 1 - confidence, np.where(advantage < 0, confidence, 0.0))
+        return np.asarray(np.where(np.isnan(advantage), np.nan, headroom))

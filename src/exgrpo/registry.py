@@ -1,0 +1,108 @@
+"""Options by name: those that are built in, and those that users add. Standard library only.
+
+An option such as `question_choice` names one small function. The function lives in its room, is found through a registry,
+and may be the user's own: registered under a name, or given as a dotted path (`my_package.my_module.my_function`), which is
+what a recipe file can hold.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from .errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """What one option can be.
+
+    Args:
+        option: the name of the option, for messages.
+        home: the module that registers the built-in ones; imported when one of them is first asked for.
+        builtin: their names, so that a configuration can be checked without importing anything.
+        wrap: makes an entry out of a function that was given as a dotted path.
+    """
+
+    def __init__(
+        self, option: str, home: str, builtin: tuple[str, ...], wrap: Callable[[Any], T] = lambda given: given
+    ):
+        self.option = option
+        self.builtin = builtin
+        self._home = home
+        self._wrap = wrap
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str, entry: T) -> None:
+        """Add an option under a name.
+
+        Raises:
+            ConfigurationError: the name is taken, or is none.
+        """
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ConfigurationError(
+                f"a {self.option} is registered under a name of letters, digits and underscores, not {name!r}."
+            )
+        if name in self.builtin and name not in self._entries and not self._at_home:
+            self._load()
+        if name in self._entries:
+            raise ConfigurationError(f"there is a {self.option} {name!r} already. Register yours under another name.")
+        self._entries[name] = entry
+
+    @property
+    def _at_home(self) -> bool:
+        """Whether the home module is being imported now, or has been."""
+        return self._home in sys.modules
+
+    def _load(self) -> None:
+        importlib.import_module(self._home)
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries and name in self.builtin:
+            self._load()
+        if name in self._entries:
+            return self._entries[name]
+        if isinstance(name, str) and "." in name:
+            return self._entry_of(self._imported(name))
+        raise ConfigurationError(f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.builtin, *self._entries)))
+
+    def __len__(self) -> int:
+        return len({*self.builtin, *self._entries})
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a configuration may hold this name; a dotted path is imported to find out."""
+        if not isinstance(name, str):
+            return False
+        return name in self.builtin or name in self._entries or ("." in name and self._imported(name) is not None)
+
+    def _entry_of(self, found: Any) -> T:
+        """What was imported as an entry: it may be one, or the function of one that its module registered."""
+        self._load()
+        for entry in self._entries.values():
+            if found is entry or any(found is part for part in getattr(entry, "__dict__", {}).values()):
+                return entry
+        return found if isinstance(found, self._kinds()) else self._wrap(found)  # type: ignore[return-value]
+
+    def _kinds(self) -> tuple[type, ...]:
+        return tuple({type(self._entries[name]) for name in self.builtin if name in self._entries})
+
+    def _imported(self, path: str) -> Any:
+        module_name, _, attribute = path.rpartition(".")
+        if not all(part.isidentifier() for part in path.split(".")):
+            raise ConfigurationError(f"{self.option}={path!r} is no dotted path, such as 'my_package.my_module.mine'.")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+                raise  # the user's module exists, and one of its own imports is missing
+            raise ConfigurationError(
+                f"{self.option}={path!r} cannot be imported: there is no module {error.name!r} on the Python path."
+            ) from error
+        function = getattr(module, attribute, None)
+        if not callable(function) and not isinstance(function, self._kinds()):
+            raise ConfigurationError(f"{self.option}={path!r} cannot be used: {module_name!r} has no such function.")
+        return function
