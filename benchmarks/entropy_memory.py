@@ -28,8 +28,9 @@ def score(way: str, vocabulary: int, rows: int, tokens: int) -> None:
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+    from exgrpo.experience import Trajectory
     from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
-    from exgrpo.trl.scoring import mean_entropies
+    from exgrpo.trl.scoring import measure
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -57,7 +58,10 @@ def score(way: str, vocabulary: int, rows: int, tokens: int) -> None:
                 train_dataset=data, processing_class=tokenizer,
             )  # fmt: skip
             before = peak_mb()
-            entropies = mean_entropies(trainer, [([3], row.tolist()) for row in ids]).tolist()
+            stored = [
+                Trajectory(0, row.numpy(), -torch.ones(len(row)).numpy(), torch.ones(1).numpy(), 0) for row in ids
+            ]
+            entropies = [scores.entropy for scores in measure(trainer, [([3], one) for one in stored])]
     else:
         before = peak_mb()
         with torch.no_grad():

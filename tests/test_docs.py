@@ -176,9 +176,10 @@ def choices() -> dict[str, tuple[str, ...]]:
     from exgrpo import PRESETS, config
 
     return dict(
-        preset=tuple(PRESETS), mixing=config.MIXINGS, question_choice=config.QUESTION_CHOICES,
+        preset=tuple(PRESETS), mixing=config.MIXINGS, question_choice=config.QUESTION_SAMPLERS,
         trajectory_choice=config.TRAJECTORY_CHOICES, entropy_refresh=config.ENTROPY_REFRESHES,
         retirement=config.RETIREMENTS, eviction=config.EVICTIONS, correction=config.CORRECTIONS,
+        admission=config.ADMISSIONS, schedule=config.SCHEDULES, difficulty=config.DIFFICULTIES, baseline=config.BASELINES,
     )  # fmt: skip
 
 
@@ -196,6 +197,14 @@ def test_options_in_the_troubleshooting_tables_exist():
             assert name in options | set(choices()["correction"]), name
 
 
+def constants(node: ast.AST) -> set:
+    return {
+        c.value.strip() if isinstance(c.value, str) else c.value
+        for c in ast.walk(node)
+        if isinstance(c, ast.Constant) and c.value and len(str(c.value)) > 3
+    }
+
+
 def test_every_idle_reason_is_explained():
     """The constant parts of the reasons in the code stand in the table."""
     told = section("troubleshooting.md", "Replay is idle")
@@ -205,11 +214,27 @@ def test_every_idle_reason_is_explained():
             named = [ast.unparse(t) for t in node.targets] if isinstance(node, ast.Assign) else []
             appended = isinstance(node, ast.Call) and ast.unparse(node.func) == "closed.append"
             if appended or named in (["idle"], ["came"]):
-                parts |= {c.value.strip() for c in ast.walk(node) if isinstance(c, ast.Constant) and c.value}
+                parts |= constants(node)
+            if isinstance(node, ast.FunctionDef) and node.name in ("_why_empty", "_wanted"):
+                parts |= {
+                    part for inside in ast.walk(node) if isinstance(inside, ast.Return) for part in constants(inside)
+                }
     reasons = {part for part in parts if isinstance(part, str) and re.search(r"[a-z]{3}", part)}
-    assert {"no replayable question stored", "not measured yet"} <= reasons
+    assert {"no replayable question stored", "not measured yet", "all over age: the last"} <= reasons
     for part in reasons - {"share"}:
         assert part in told, part
+
+
+def test_presets_and_axes_are_told():
+    from exgrpo import PRESETS
+
+    assert [row[0].strip("`") for row in rows_of(section("replay.md", "Presets"))] == list(PRESETS)
+    axes = section("replay.md", "Axes")
+    for option, known in choices().items():
+        if option != "preset":
+            assert f"`{option}`" in axes, option
+            for value in getattr(known, "builtin", known):
+                assert f"`{value}`" in axes, (option, value)
 
 
 # Figures ----------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,11 @@ def lucky(prompts, completions, right, **kwargs):
     return [float(sum(map(ord, text)) % 4 == 0) if len(text) else 0.0 for text in completions]
 
 
+def letters(texts):
+    """An embedding without a model: how often each of 26 letters stands in a text, and a constant."""
+    return np.array([[1.0, *(text.count(chr(97 + i)) for i in range(26))] for text in texts])
+
+
 class Stop(TrainerCallback):
     """An interruption: training ends after a step, the schedule being that of the whole run."""
 
@@ -37,7 +42,7 @@ def make(folder, **options):
         max_completion_length=5,
     )  # fmt: skip
     questions = options.pop("questions", 24)
-    more = {name: options.pop(name) for name in ("eval_dataset",) if name in options}
+    more = {name: options.pop(name) for name in ("eval_dataset", "embedder") if name in options}
     args = h.config(folder, **{**defaults, **options})
     return h.trainer(args, h.questions(questions), reward=lucky, **more)
 
@@ -117,6 +122,28 @@ CASES = {
     "no shuffle": dict(shuffle_dataset=False, questions=20, max_steps=7),
     "dapo, logged every third step": dict(loss_type="dapo", logging_steps=3),
     "K of 2": dict(num_generations=2, per_device_train_batch_size=16),
+    "windows, cooldown, uses": dict(
+        difficulty="window", difficulty_window=10, question_choice="linear", cooldown=1, max_uses=2, retirement="never"
+    ),
+    "a mid block: coin, whole groups": dict(
+        mixing="coin", replay_probability=0.8, replays_per_group=4, admission="all", retirement="never",
+        trajectory_choice="random", per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1,
+        num_iterations=2, max_steps=20,
+    ),
+    "a mid block: added": dict(
+        preset="headroom-drift", max_drift=0.5, per_device_train_batch_size=16, steps_per_generation=2,
+        gradient_accumulation_steps=1, max_steps=10,
+    ),
+    "prompts": dict(preset="prompt-replay", cooldown=1, max_uses=3),
+    "a mid block: quality": dict(
+        preset="quality-tiers", min_quality=0.1, embedder=letters, capacity_per_question=3,
+        per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1, max_steps=10,
+    ),
+    "reviews, ages": dict(
+        retirement="threshold", retirement_threshold=0.5, review_every=2, review_share=0.5, max_age=3, baseline="fresh",
+        question_choice="tiers", trajectory_choice="lowest_nll",
+    ),
+    "spread": dict(difficulty="spread", trajectory_choice="entropy_percentile", entropy_percentile=50.0),
 }  # fmt: skip
 
 
@@ -138,7 +165,8 @@ def test_a_resumed_run_is_bit_equal(tmp_path, name):
         assert told(second, at) == told(whole, at)
         assert logged(second, at) == logged(whole, at)
     if whole.planner is not None:
-        assert whole.events.of(Replayed)
+        assert whole.events.of(Replayed) or options.get("preset") == "prompt-replay"
+        assert any(row.get("replay/share") for row in whole.state.log_history)
 
 
 @pytest.mark.parametrize("options", [dict(), dict(num_iterations=3)])

@@ -1,10 +1,11 @@
-"""Entropies of stored trajectories equal those of the sequence scored alone."""
+"""What is measured of stored trajectories equals what the sequence scored alone gives."""
 
 import harness as h
 import numpy as np
 import pytest
 
-from exgrpo.trl.scoring import mean_entropies
+from exgrpo.experience import Trajectory
+from exgrpo.trl.scoring import measure
 
 
 @pytest.mark.parametrize("learned_positions", [False, True])
@@ -28,12 +29,24 @@ def test_score_equals_the_score_alone(tmp_path, learned_positions, batch, temper
         for _ in range(13)
     ]
     plain = h.tiny_model(5, learned_positions)
-    expected = [np.mean(h.score_alone(plain, *item, temperature)[1]) for item in items]
-    np.testing.assert_allclose(mean_entropies(trainer, items), expected, atol=2e-5)
+    behaviour = [-rng.random(len(completion)) for _, completion in items]
+    expected = []
+    for (prompt, completion), then in zip(items, behaviour, strict=True):
+        logps, entropies = (np.array(values) for values in h.score_alone(plain, prompt, completion, temperature))
+        p = np.exp(logps)
+        expected.append([entropies.mean(), -logps.mean(), p.mean(), p.var(), ((logps - then) ** 2).mean()])
+    given = [
+        (prompt, Trajectory(0, np.array(completion), then, np.array([1.0]), 0))
+        for (prompt, completion), then in zip(items, behaviour, strict=True)
+    ]
+
+    def measured(order):
+        found = measure(trainer, [given[i] for i in order])
+        return [[s.entropy, s.nll, s.confidence, s.confidence_variance, s.drift] for s in found]
+
+    np.testing.assert_allclose(measured(range(13)), expected, rtol=1e-4, atol=2e-5)
     order = rng.permutation(13)
-    np.testing.assert_allclose(
-        mean_entropies(trainer, [items[i] for i in order]), [expected[i] for i in order], atol=2e-5
-    )
+    np.testing.assert_allclose(measured(order), [expected[i] for i in order], rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("refresh", ["lazy", "exact"])

@@ -216,7 +216,7 @@ class Watch(TrainerCallback):
         kept = {
             name: value for name, value in logs.items() if name in HISTORY_FIELDS or name.startswith(HISTORY_PREFIXES)
         }
-        if "fresh/pass_at_1" in kept:
+        if "fresh/generated_tokens" in kept:
             finite = {name: value if math.isfinite(value) else None for name, value in kept.items()}
             self.history.append({"step": state.global_step, "tokens": self.trainer.generated_tokens, **finite})
             self._report()

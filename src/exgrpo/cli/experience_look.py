@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..experience.buffer import ExperienceBuffer
+from ..experience.difficulty import bucket_of
 from ..experience.log import LogReader, rebuild
 from ..experience.log.connection import connect, explained
 from ..experience.log.facts import Origin
-from ..experience.log.rebuild import size_of
+from ..experience.log.rebuild import empty_buffer
 from .experience import log_path
 from .experience_output import bar, prompt_text, quantity, write, write_facts, write_json, write_table
 
@@ -72,7 +73,7 @@ def describe(reader: LogReader) -> dict[str, Any]:
     origins = reader.origins()
     lineage = {span.branch for span in reader.lineage()}
     origin = origins[reader.branches[position.branch].origin] if position is not None else Origin()
-    buffer = ExperienceBuffer(size_of(reader), max(1, origin.num_generations), capacity=0)
+    buffer = empty_buffer(reader, position)
     state = rebuild(reader, buffer)
     meta = dict(reader.rows("SELECT key, value FROM meta"))
     return {
@@ -123,28 +124,35 @@ def _trajectory_counts(reader: LogReader, buffer: ExperienceBuffer) -> dict[str,
     ever, tokens_ever = next(reader.rows(sql))
     (_, tokens) = next(reader.rows(f"{sql} WHERE id NOT IN (SELECT trajectory FROM evictions)"))
     left = dict(reader.rows("SELECT reason, count(*) FROM evictions GROUP BY reason ORDER BY reason"))
+    failures = int((~buffer.column("correct")[buffer.live_slots()]).sum())
     return {
-        "stored": len(buffer), "tokens": tokens, "ever_stored": ever, "tokens_ever": tokens_ever, "left": left,
+        "stored": len(buffer), "failures": failures, "tokens": tokens, "ever_stored": ever, "tokens_ever": tokens_ever,
+        "left": left,
     }  # fmt: skip
 
 
 def _accuracy(buffer: ExperienceBuffer) -> list[dict[str, Any]]:
-    """Questions by their latest accuracy, in buckets of 1 / K."""
-    observed = buffer.scorable > 0
+    """Questions by their accuracy, in buckets of 1 / K."""
     k = buffer.num_generations
-    shares = buffer.successes[observed] / np.maximum(buffer.scorable[observed], 1)
-    counts = np.bincount(np.floor(shares * k + 0.5).astype(int), minlength=k + 1)
-    replayable = buffer.bucket_sizes()
-    return [{"bucket": f"{i}/{k}", "questions": int(counts[i]), "replayable": int(replayable[i])} for i in range(k + 1)]
+    observed, replayable = (
+        np.bincount(
+            [bucket_of(int(buffer.successes[q]), int(buffer.scorable[q]), k) for q in questions], minlength=k + 1
+        )
+        for questions in (np.flatnonzero(buffer.scorable), buffer.replayable())
+    )
+    return [
+        {"bucket": f"{i}/{k}", "questions": int(observed[i]), "replayable": int(replayable[i])} for i in range(k + 1)
+    ]
 
 
 def _distributions(buffer: ExperienceBuffer, step: int) -> dict[str, Any]:
     slots = buffer.live_slots()
-    entropy = buffer.column("entropy")[slots]
+    entropy, quality = (buffer.column(name)[slots].astype(float) for name in ("entropy", "quality"))
     return {
         "age": _quantiles(step - buffer.column("step")[slots]),
         "uses": _quantiles(buffer.column("uses")[slots]),
         "entropy": _quantiles(entropy[~np.isnan(entropy)]),
+        "quality": _quantiles(quality[~np.isnan(quality)]),
     }
 
 
@@ -165,7 +173,8 @@ def _replay(reader: LogReader) -> dict[str, Any]:
     ratios = np.array([r for (r,) in reader.rows("SELECT log_ratio FROM learnings WHERE log_ratio NOTNULL")])
     (ess,) = next(reader.rows("SELECT avg(ess) FROM learnings"))
     return {
-        "planned": moments.get("plan", 0), "rescues": moments.get("rescue", 0), "share": _share(rows),
+        "planned": moments.get("plan", 0), "rescues": moments.get("rescue", 0), "added": moments.get("added", 0),
+        "share": _share(rows),
         "recent_share": _share(rows[-RECENT:]), "log_ratio": _quantiles(ratios), "ess_mean": ess,
     }  # fmt: skip
 
@@ -195,9 +204,11 @@ def as_text(found: dict[str, Any]) -> None:
             "rewards": origin["rewards"] or None,
             "questions": f"{q['seen']:,} seen, {q['replayable']:,} replayable, {q['retired']:,} retired, "
             f"{q['unsolved']:,} unsolved",
-            "trajectories": f"{t['stored']:,} stored ({t['tokens']:,} tokens), {t['ever_stored']:,} ever"
+            "trajectories": f"{t['stored']:,} stored ({t['tokens']:,} tokens"
+            + (f", {t['failures']:,} failures" if t["failures"] else "")
+            + f"), {t['ever_stored']:,} ever"
             + (f"; left: {left}" if left else ""),
-            "replays": f"{r['planned']:,} planned, {r['rescues']:,} rescues; share of questions "
+            "replays": f"{r['planned']:,} planned, {r['rescues']:,} rescues, {r['added']:,} added; share of questions "
             f"{_number(r['share'])}, of the last {RECENT} generations {_number(r['recent_share'])}",
         }
     )
@@ -209,6 +220,7 @@ def as_text(found: dict[str, Any]) -> None:
     rows = [
         {"distribution": "age (steps)", **found["age"]}, {"distribution": "uses", **found["uses"]},
         {"distribution": "entropy (nats a token)", **found["entropy"]},
+        *[{"distribution": "quality", **found["quality"]}] * bool(found["quality"]["count"]),
         {"distribution": "log-ratio of replays", **r["log_ratio"]},
     ]  # fmt: skip
     names = ["count", "mean", *(f"p{quantile}" for quantile in QUANTILES)]
@@ -235,8 +247,8 @@ _ORDER: dict[str | None, str] = {
     **{name: f"{name} DESC, id" for name in ("replays", "stored", "groups", "completions")},
 }
 _FIELDS = (
-    "id", "key", "successes", "scorable", "observed_at", "groups", "completions", "solved", "stored", "replays", "retired",
-    "problem_type", "prompt", "columns",
+    "id", "key", "successes", "scorable", "observed_at", "groups", "completions", "solved", "stored", "failures", "quality",
+    "replays", "retired", "problem_type", "prompt", "columns",
 )  # fmt: skip
 
 
@@ -259,7 +271,20 @@ def questions(args: argparse.Namespace) -> int:
          "prompt": prompt_text(row["prompt"])}
         for row in rows
     ]  # fmt: skip
-    columns = ["id", "key", "accuracy", "groups", "completions", "solved", "stored", "replays", "retired", "prompt"]
+    known = ["failures"] * any(row["failures"] for row in rows)
+    columns = [
+        "id",
+        "key",
+        "accuracy",
+        "groups",
+        "completions",
+        "solved",
+        "stored",
+        *known,
+        "replays",
+        "retired",
+        "prompt",
+    ]
     write_table(shown, columns, long="prompt")
     return 0
 

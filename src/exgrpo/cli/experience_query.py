@@ -19,6 +19,8 @@ from .experience_output import format_cell, harmless, prompt_text, width, write,
 from .experience_text import Decoder
 from .main import UsageError
 
+SCORES = ("entropy", "nll", "confidence", "confidence_variance", "drift")
+
 # show -------------------------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +86,7 @@ class _Shown:
         about = dict(zip(names, row, strict=True))
         seen = self._rows(
             "observations", "question = ?", number,
-            ("branch", "generation", "step", "successes", "scorable", "unscorable", "replayed"),
+            ("branch", "generation", "step", "successes", "scorable", "unscorable", "replayed", "spread"),
         )  # fmt: skip
         retired = self._rows("retirements", "question = ?", number, ("branch", "generation", "step", "kind"))
         ids = [
@@ -101,8 +103,8 @@ class _Shown:
 
     def trajectory(self, number: int) -> dict[str, Any]:
         names = (
-            "id", "branch", "generation", "step", "question", "length", "rewards", "entropy", "entropy_step", "finish_reason",
-            "origin",
+            "id", "branch", "generation", "step", "question", "length", "rewards", "correct", "advantage", "quality", "entropy",
+            "entropy_step", "nll", "confidence", "confidence_variance", "finish_reason", "origin",
         )  # fmt: skip
         (row,) = self._reader.rows(f"SELECT {', '.join(names)} FROM trajectory WHERE id = ?", (number,))
         about = dict(zip(names, row, strict=True))
@@ -111,12 +113,13 @@ class _Shown:
         many = "s" if counts else ""  # views of what counts, or tables with all that ever happened
         replays = self._replays(number, counts)
         evictions = self._rows(f"eviction{many}", "trajectory = ?", number, ("generation", "step", "reason"))
-        measured = self._rows(f"measurement{many}", "trajectory = ?", number, ("step", "entropy"))
+        measured = self._rows(f"measurement{many}", "trajectory = ?", number, ("step", *SCORES))
         (key, prompt) = next(
             self._reader.rows("SELECT key, prompt FROM question WHERE id = ?", (about["question"],)), (None, None)
         )
         return {
-            **about, "key": key, "prompt": prompt, "rewards": json.loads(about["rewards"]), "counts": counts,
+            **about, "key": key, "prompt": prompt, "rewards": json.loads(about["rewards"]), "correct": bool(about["correct"]),
+            "counts": counts,
             "model": self._origins[about["origin"]].model, **self._tokens(number, about["origin"]),
             "measurements": measured, "replays": replays, "left": evictions[-1] if evictions else None,
         }  # fmt: skip
@@ -165,7 +168,9 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
         "made": f"at step {found['step']} (generation {found['generation']}, branch {found['branch']}{where}) by "
         f"{found['model'] or 'an unnamed model'}",
         "length": f"{found['length']:,} tokens, ended by {found['finish_reason']}",
-        "rewards": ", ".join(format_cell(reward) for reward in found["rewards"]),
+        "rewards": ", ".join(format_cell(reward) for reward in found["rewards"])
+        + ("" if found["correct"] else " (a failure)"),
+        **{name: found[name] for name in ("advantage", "quality") if found[name] is not None},
         "log-prob": None if found["logp_mean"] is None else f"{found['logp_mean']:.4f} nats a token on average",
         "entropy": None if found["entropy"] is None else f"{found['entropy']:.4f} nats a token, under the policy of step "
         f"{found['entropy_step']}",
@@ -175,8 +180,9 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
 
 def _history(found: dict[str, Any]) -> None:
     if found["measurements"]:
-        write("\nentropy measured again")
-        write_table(found["measurements"], ["step", "entropy"])
+        write("\nmeasured again")
+        known = [name for name in SCORES if any(row[name] is not None for row in found["measurements"])]
+        write_table(found["measurements"], ["step", *known])
     if found["replays"]:
         write("\nreplays")
         write_table(found["replays"], ["generation", "step", "moment", "age", "entropy", "log_ratio", "ess"])
@@ -206,7 +212,7 @@ def _question_as_text(found: dict[str, Any]) -> None:
     seen = [{**row, "replayed": bool(row["replayed"])} for row in found["observations"]]
     write_table(seen, ["step", "generation", "successes", "scorable", "unscorable", "replayed"])
     for row in found["retirements"]:
-        write(f"{row['kind']} replay at step {row['step']}")
+        write(f"{'left replay' if row['kind'] == 'left' else 'came back'} at step {row['step']}")
     for trajectory in found["trajectories"]:
         write(f"\n--- trajectory {trajectory['id']}")
         write_facts(_facts(trajectory))

@@ -19,6 +19,7 @@ COMMANDS = {
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read a dataset's answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
+    "explain": ("exgrpo.cli.explain", "what a preset would replay in one step, and how hard it would push"),
     "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
 }
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

@@ -249,7 +249,10 @@ def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "step": plan.step,
         "refilled": plan.refilled,
         "idle": plan.idle,
-        "replays": [None if choice is None else choice.serial for choice in plan.replays],
+        "replays": [[choice.serial for choice in choices] for choices in plan.replays],
+        "replayed": plan.replayed.tolist(),
+        "added": [choice.serial for choice in plan.added],
+        "counted": [plan.refused, plan.expired, plan.returned],
         "num_generations": generation.num_generations,
         "offset": generation.offset,
         "size": generation.size,
@@ -257,11 +260,12 @@ def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "wanted": list(generation.wanted.items()),
         "logps": list(generation.logps),
         "entropies": [[row, *value] for row, value in generation.entropies.items()],
+        "scores": [[row, *value] for row, value in generation.scores.items()],
         "ratios": [[row, *value] for row, value in generation.ratios.items()],
         "admitted": generation.admitted,
     }
     arrays = {"questions": torch.as_tensor(np.asarray(plan.questions, np.int64).copy())}
-    for name in ("rewards", "outcomes"):
+    for name in ("rewards", "outcomes", "advantages"):
         value = getattr(generation, name)
         if value is not None:
             arrays[name] = torch.as_tensor(value).detach().cpu().clone()
@@ -275,25 +279,34 @@ def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def serials_of(saved: SavedBlock) -> list[int]:
     """Stored trajectories that a saved generation holds."""
     assert saved.about is not None
-    return sorted({*(s for s in saved.about["replays"] if s is not None), *(s for _, s, _ in saved.about["stored"])})
+    about = saved.about
+    return sorted(
+        {*(s for group in about["replays"] for s in group), *(s for _, s, _ in about["stored"]), *about["added"]}
+    )
 
 
 def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> Generation:
     """A saved generation; `choices` holds its stored trajectories by serial."""
     about, arrays = saved.about, saved.arrays
     assert about is not None
-    replays = tuple(None if serial is None else choices[serial] for serial in about["replays"])
+    replays = tuple(tuple(choices[serial] for serial in group) for group in about["replays"])
+    added = tuple(choices[serial] for serial in about["added"])
     plan = StepPlan(
-        about["generation"], about["step"], arrays["questions"].numpy(), replays, about["refilled"], about["idle"]
-    )
+        about["generation"], about["step"], arrays["questions"].numpy(), replays, np.array(about["replayed"], bool), added,
+        about["refilled"], about["idle"], *about["counted"],
+    )  # fmt: skip
     generation = Generation(plan, about["num_generations"], [], about["offset"], about["size"])
     generation.stored = {row: (choices[serial], kind) for row, serial, kind in about["stored"]}
     generation.rewards = arrays["rewards"].to(device) if "rewards" in arrays else None
     generation.outcomes = arrays["outcomes"].numpy() if "outcomes" in arrays else None
+    generation.advantages = arrays["advantages"].to(device) if "advantages" in arrays else None
     generation.completion_ids = [arrays[f"ids/{row}"].tolist() for row in range(about["size"])]
     generation.wanted = {int(row): finish for row, finish in about["wanted"]}
     generation.logps = {row: arrays[f"logps/{row}"].numpy() for row in about["logps"]}
     generation.entropies = {row: (mean, tokens, step) for row, mean, tokens, step in about["entropies"]}
-    generation.ratios = {row: (mean, total, squares, n) for row, mean, total, squares, n in about["ratios"]}
+    generation.scores = {row: (nll, mean, variance, drift) for row, nll, mean, variance, drift in about["scores"]}
+    generation.ratios = {
+        row: (mean, total, squares, n, capped) for row, mean, total, squares, n, capped in about["ratios"]
+    }
     generation.admitted = about["admitted"]
     return generation

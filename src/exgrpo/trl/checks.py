@@ -11,9 +11,11 @@ from typing import Any
 from packaging.version import Version
 from torch import nn
 
-from ..config import ReplayConfig
+from ..config import SCHEDULES, ReplayConfig
 from ..errors import ConfigurationError, DatasetError, HostVersionError
+from ..experience.quality import Embedder
 from ..replay import share_of
+from .embedding import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -115,8 +117,11 @@ def check_replayable(arguments: dict[str, Any], questions_per_batch: int) -> Non
 
 def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
     """A replay share that never gives a whole question is refused: replay would be idle for good."""
-    share = config.replay_share
-    if config.mixing == "share" and share > 0 and share_of(questions_per_batch, share) == 0:
+    if not config.replays_questions or config.mixing == "coin":
+        return
+    schedule = SCHEDULES[config.schedule]
+    share = max(schedule(config.replay_share, float(epoch), config) for epoch in range(100))
+    if share > 0 and share_of(questions_per_batch, share) == 0:
         raise ConfigurationError(
             f"replay_share={share:g} of {questions_per_batch} questions a generation is less than one question: nothing would "
             f"ever be replayed. Set replay_share to at least {1 / questions_per_batch:g}, or take at least "
@@ -124,6 +129,31 @@ def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
             "per_device_train_batch_size (questions = per_device_train_batch_size x processes x steps_per_generation / "
             "num_generations; steps_per_generation is gradient_accumulation_steps unless you set it)."
         )
+
+
+def check_problem_types(config: ReplayConfig, arguments: dict[str, Any]) -> None:
+    """Drawing by problem type needs the column."""
+    columns = getattr(arguments.get("train_dataset"), "column_names", None) or []
+    if config.by_problem_type and "problem_type" not in columns:
+        raise DatasetError(
+            f"by_problem_type=True needs a column 'problem_type', but train_dataset has {sorted(columns)}. Rename the one that "
+            "says of what kind a question is with dataset.rename_column(name, 'problem_type'), or set by_problem_type=False."
+        )
+
+
+def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
+    """What embeds completions: the one that was given, or the encoder that `embedding_model` names; None without use."""
+    if not config.replay.uses_quality:
+        return None
+    if given is not None:
+        return given
+    if config.embedding_model is None:
+        raise ConfigurationError(
+            f"admission={config.admission!r}, trajectory_choice={config.trajectory_choice!r} or eviction={config.eviction!r} "
+            f"(preset={config.preset!r}) needs the quality of completions, and quality an encoder. Set embedding_model to one, "
+            "such as 'sentence-transformers/all-MiniLM-L6-v2' or a folder; or pass embedder=, a function from texts to (n, D)."
+        )
+    return TextEncoder(config.embedding_model)
 
 
 def check_same_questions(digests: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
+ALARMS = ("warn", "stop", "off")
 MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 
 
@@ -62,17 +63,43 @@ class ExGRPOConfig(GRPOConfig):
     )
     mixing: str | None = _core("mixing")
     replay_share: float | None = _core("replay_share")
+    replay_probability: float | None = _core("replay_probability")
+    replays_per_group: int | None = _core("replays_per_group")
+    schedule: str | None = _core("schedule")
+    on_policy_start: float | None = _core("on_policy_start")
+    on_policy_step: float | None = _core("on_policy_step")
+    on_policy_floor: float | None = _core("on_policy_floor")
     question_choice: str | None = _core("question_choice")
     mu: float | None = _core("mu")
     sigma: float | None = _core("sigma")
+    range_low: float | None = _core("range_low")
+    range_high: float | None = _core("range_high")
+    range_adapts: bool | None = _core("range_adapts")
+    tier_shares: list[float] | None = _core("tier_shares")  # noqa: RUF009
+    difficulty: str | None = _core("difficulty")
+    difficulty_window: int | None = _core("difficulty_window")
+    by_problem_type: bool | None = _core("by_problem_type")
     trajectory_choice: str | None = _core("trajectory_choice")
+    entropy_percentile: float | None = _core("entropy_percentile")
+    quality_tier_shares: list[float] | None = _core("quality_tier_shares")  # noqa: RUF009
     entropy_refresh: str | None = _core("entropy_refresh")
     max_entropy_age: int | None = _core("max_entropy_age")
     entropy_candidates: int | None = _core("entropy_candidates")
     start_pass_at_1: float | None = _core("start_pass_at_1")
     start_step: int | None = _core("start_step")
     start_epoch: float | None = _core("start_epoch")
+    start_size: int | None = _core("start_size")
+    admission: str | None = _core("admission")
+    min_quality: float | None = _core("min_quality")
+    success_weight: float | None = _core("success_weight")
     retirement: str | None = _core("retirement")
+    retirement_threshold: float | None = _core("retirement_threshold")
+    review_every: int | None = _core("review_every")
+    review_share: float | None = _core("review_share")
+    max_age: int | None = _core("max_age")
+    max_uses: int | None = _core("max_uses")
+    cooldown: int | None = _core("cooldown")
+    max_drift: float | None = _core("max_drift")
     capacity: int | None = _core("capacity")
     capacity_per_question: int | None = _core("capacity_per_question")
     eviction: str | None = _core("eviction")
@@ -81,7 +108,9 @@ class ExGRPOConfig(GRPOConfig):
     correction: str | None = _core("correction")
     shaping_beta: float | None = _core("shaping_beta")
     truncation: float | None = _core("truncation")
+    likelihood_clamp: float | None = _core("likelihood_clamp")
     clip_fresh: bool | None = _core("clip_fresh")
+    baseline: str | None = _core("baseline")
     positive_weight: float | None = _core("positive_weight")
 
     correctness_function: str | None = field(
@@ -117,6 +146,22 @@ class ExGRPOConfig(GRPOConfig):
         },
     )
 
+    embedding_model: str | None = field(
+        default=None,
+        metadata={
+            "help": "Encoder (any of transformers', by name or path) that embeds completions where their quality is used: "
+            "`quality` admission, `highest_quality` and `quality_tiers` choice, `lowest_quality` and `quality_tiers` eviction. "
+            "Runs on the CPU beside the loss."
+        },
+    )
+    alarms: str = field(
+        default="warn",
+        metadata={
+            "help": "What happens when replay goes wrong (entropy collapses, the effective sample size stays low, replay is "
+            "idle): 'warn', 'stop' or 'off'."
+        },
+    )
+
     resolved_preset: str | None = field(
         default=None,
         metadata={"help": "Written by the configuration itself: the preset that its options were filled from."},
@@ -141,6 +186,8 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(f"correctness_threshold must be a finite number, but is {threshold!r}.")
         if self.max_generated_tokens is not None and self.max_generated_tokens < 1:
             raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
+        if self.alarms not in ALARMS:
+            raise ConfigurationError(f"alarms must be one of {', '.join(map(repr, ALARMS))}, but is {self.alarms!r}.")
         if self.loss_type not in LOSS_TYPES:
             raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
         if self.experience_from is not None and (not replay.active or not self.keeps_log):
@@ -223,6 +270,20 @@ class ExGRPOConfig(GRPOConfig):
                 "mask_truncated_completions=True",
                 "a stored completion that was cut at the length limit would be replayed and masked out",
                 "mask_truncated_completions=False" + ("" if self.mixing == "rescue" else ", or store_truncated=False"),
+            ),
+            (
+                self.mixing == "added" and self.beta != 0,
+                f"beta={self.beta:g} with mixing='added'",
+                "the reference model is not asked about completions that are added to a batch",
+                "beta=0",
+            ),
+            (
+                self.baseline == "split"
+                and (self.mixing == "rescue" or (self.mixing in ("share", "coin") and self.replays_per_group == 1)),
+                "baseline='split' with a single stored completion in a group",
+                "centred by itself it always has the advantage 0, and nothing would be learned from it",
+                "baseline='group' or 'fresh'"
+                + (", or replays_per_group to 2 or more" if self.mixing != "rescue" else ""),
             ),
         ]
         for refused, what, why, instead in refusals:

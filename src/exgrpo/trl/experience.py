@@ -26,6 +26,7 @@ from ..experience.log import (
     source_of,
 )  # fmt: skip
 from ..experience.log.gather import committing
+from ..experience.quality import Diversity, embed
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..replay import Choice, FreshStream, ReplayPlanner
 from . import origin as origins
@@ -43,12 +44,14 @@ class Opened:
     Args:
         index: snapshot of the buffer, where there are others.
         state: of the planner.
+        diversity: what was embedded of each question, where quality is used and there are others.
         choices: stored trajectories of the generation under way, by serial; None: it is not learned from on.
     """
 
     index: dict[str, Any] | None
     state: PlannerState
     choices: dict[int, Choice] | None
+    diversity: Diversity | None = None
 
 
 class ExperienceKeeper:
@@ -82,7 +85,9 @@ class ExperienceKeeper:
         trainer, config = self.trainer, self.config
         table = trainer.questions
         stream = FreshStream(table.permutations(config.seed, trainer.shuffle_dataset), len(table))
-        return ReplayPlanner(config.replay, stream, trainer.num_generations, config.seed, self._store(), self.tell)
+        return ReplayPlanner(
+            config.replay, stream, trainer.num_generations, config.seed, self._store(), self.tell, trainer.types
+        )
 
     def _store(self) -> TrajectoryStore:
         inner: TrajectoryStore | None = None
@@ -140,6 +145,7 @@ class ExperienceKeeper:
             if opened.index is not None:
                 planner.buffer.restore(opened.index)
             planner.restore(opened.state)
+            planner.diversity = opened.diversity
         self._started, self._failed = True, False
         if checkpoint is None or opened.choices is None:
             return planner, None
@@ -193,7 +199,12 @@ class ExperienceKeeper:
         planner.buffer.shrink()
         self.commit(planner)
         shared = self.accelerator.num_processes > 1
-        return Opened(planner.buffer.snapshot() if shared else None, self._state(planner), choices)
+        return Opened(
+            planner.buffer.snapshot() if shared else None,
+            self._state(planner),
+            choices,
+            planner.diversity if shared else None,
+        )
 
     def _start_anew(self, planner: ReplayPlanner, origin: Origin) -> None:
         assert self.log is not None
@@ -249,7 +260,11 @@ class ExperienceKeeper:
             return None
         end = reader.end()
         self.log.begin(origin, position, step)
-        state = rebuild(reader, planner.buffer, position, self.log.indices())
+        indices = self.log.indices()
+        state = rebuild(reader, planner.buffer, position, indices)
+        if planner.diversity is not None:
+            for _, question, vector in reader.embeddings(reader.lineage(position)):
+                planner.diversity.add(int(indices[question]), vector)
         if origins.order_of_data(before) != origins.order_of_data(origin):
             logger.warning("Another seed or shuffling than before: the passes over the data start anew.")
             state = replace(state, pass_number=0, cursor=0, deferred=())
@@ -276,7 +291,12 @@ class ExperienceKeeper:
         parts = [unpacked(block, choices) for block in saved]
         stored = 0
         if not parts[0].admitted:
-            stored = planner.admit(parts[0].trajectories(merge([part.harvest() for part in parts])))
+            for part in parts:
+                if self.trainer.embedder is not None and part.wanted:
+                    vectors = embed(self.trainer.embedder, self.trainer.texts_of(part))
+                    part.embeddings |= zip(part.wanted, vectors, strict=True)
+            harvest = merge([part.harvest() for part in parts])
+            stored = planner.admit(parts[0].trajectories(harvest), parts[0].groups())
         logger.warning(
             "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
             "updates are left out, its %d new successes are stored, and the next generation begins.",

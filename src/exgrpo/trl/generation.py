@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, Group, IntArray, Trajectory
+from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
 from ..objective.loss import RatioStats, effective_sample_size
 from ..replay.plan import Choice, StepPlan
 
@@ -30,7 +30,14 @@ class Generation:
         inputs: dataset rows of this process.
         offset: global row of the first of them.
         size: how many rows this process holds.
-        admitted: whether its successes were stored.
+        stored: global rows that hold a stored trajectory, and by what moment.
+        added: stored trajectories beside the groups, under rows of their own behind all others.
+        rewards: one value per reward function, (N*K, F), recorded ones for stored rows.
+        values: weighted rewards before any rescue, (N*K,), NaN where unscorable.
+        advantages: of all rows before any weight, (N*K,).
+        outcomes: (B, K), before any rescue.
+        wanted: local rows that will be stored, and why they ended.
+        admitted: whether they were stored.
     """
 
     plan: StepPlan
@@ -39,20 +46,27 @@ class Generation:
     offset: int
     size: int
     stored: dict[int, tuple[Choice, str]] = field(default_factory=dict)
+    added: dict[int, Choice] = field(default_factory=dict)
     rewards: Tensor | None = None
+    values: FloatArray | None = None
+    advantages: Tensor | None = None
     outcomes: IntArray | None = None
     completion_ids: list[list[int]] = field(default_factory=list)
     wanted: dict[int, str] = field(default_factory=dict)
     logps: dict[int, np.ndarray] = field(default_factory=dict)
     entropies: dict[int, tuple[float, int, int]] = field(default_factory=dict)
-    ratios: dict[int, tuple[float, float, float, int]] = field(default_factory=dict)
+    scores: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
+    ratios: dict[int, tuple[float, float, float, int, int]] = field(default_factory=dict)
+    embeddings: dict[int, FloatArray] = field(default_factory=dict)
     admitted: bool = False
 
     def __post_init__(self) -> None:
         k = self.num_generations
-        for group, choice in enumerate(self.plan.replays):
-            if choice is not None:
-                self.stored[group * k + k - 1] = (choice, "replay")
+        for group, choices in enumerate(self.plan.replays):
+            for place, choice in enumerate(choices):
+                self.stored[group * k + k - 1 - place] = (choice, "replay")
+        rows = len(self.plan.questions) * k
+        self.added = {rows + place: choice for place, choice in enumerate(self.plan.added)}
 
     def local(self) -> dict[int, Choice]:
         """Stored trajectories among the rows of this process, by local row."""
@@ -67,7 +81,24 @@ class Generation:
             self.stored[self.offset + row][1] if self.offset + row in self.stored else "" for row in range(self.size)
         ]
 
+    def stored_at(self, row: int) -> Choice | None:
+        """The stored trajectory in a row, in a group or beside the groups."""
+        return self.stored[row][0] if row in self.stored else self.added.get(row)
+
+    @property
+    def replayed_rows(self) -> set[int]:
+        """Rows that hold a stored trajectory, of all processes."""
+        return {*self.stored, *self.added}
+
+    def replayed_members(self) -> Tensor:
+        """Which members of the groups are stored ones, (B, K) of bool."""
+        mask = torch.zeros(len(self.plan.questions) * self.num_generations, dtype=torch.bool)
+        mask[list(self.stored)] = True
+        return mask.view(-1, self.num_generations)
+
     def question_of(self, row: int) -> int:
+        if row in self.added:
+            return self.added[row].trajectory.question
         return int(self.plan.questions[row // self.num_generations])
 
     def record_rewards(self, rewards: Tensor) -> None:
@@ -76,14 +107,24 @@ class Generation:
             rewards[row] = torch.as_tensor(choice.trajectory.rewards.copy(), dtype=rewards.dtype)
         self.rewards = rewards
 
-    def groups(self) -> list[Group]:
-        """What the fresh completions of each group were worth; those a rescue replaced are among them."""
+    def groups(self) -> list[Group | None]:
+        """What the fresh completions of each group were worth, those a rescue replaced among them; None without any."""
         assert self.outcomes is not None
-        k = self.num_generations
-        return [
-            Group(int(question), outcomes[: k - 1] if choice else outcomes, choice is not None)
-            for question, outcomes, choice in zip(self.plan.questions, self.outcomes, self.plan.replays, strict=True)
-        ]
+        return [self._group(place) for place in range(len(self.plan.questions))]
+
+    def _group(self, place: int) -> Group | None:
+        assert self.outcomes is not None
+        fresh = self.num_generations - len(self.plan.replays[place])
+        if not fresh:
+            return None
+        spread = math.nan
+        if self.values is not None:
+            values = self.values.reshape(-1, self.num_generations)[place, :fresh]
+            if (known := values[~np.isnan(values)]).size:
+                spread = float(np.float32(known.std()))
+        return Group(
+            int(self.plan.questions[place]), self.outcomes[place, :fresh], bool(self.plan.replayed[place]), spread
+        )
 
     def tensors(self, width: int, device: torch.device) -> dict[str, Tensor]:
         """Batch columns: `replay_mask` (B,), `behaviour_logps` (B, T), `generation_row` (B,), the global row."""
@@ -109,14 +150,23 @@ class Generation:
         for row, mean, count in zip(rows, means, tokens.tolist(), strict=True):
             self.entropies.setdefault(row, (mean, int(count), step))
 
+    def keep_scores(self, rows: list[int], logps: Tensor) -> None:
+        """How stored trajectories look to the policy that is learned; the first given counts. logps: (b, T)."""
+        for place, row in enumerate(rows):
+            if row not in self.scores and (choice := self.stored_at(row)) is not None:
+                t = choice.trajectory
+                now = logps[place, : len(t)].detach().float().cpu().numpy()
+                s = Scores.of_tokens(now, t.behaviour_logps)
+                self.scores[row] = (s.nll, s.confidence, s.confidence_variance, s.drift)
+
     def keep_ratios(self, rows: list[int], stats: RatioStats) -> None:
         for place, row in enumerate(rows):
-            if row in self.stored:
+            if self.stored_at(row) is not None:
                 self.ratios.setdefault(
                     row,
                     (
                         float(stats.log_ratio[place]), float(stats.log_sum[place]), float(stats.log_sum_squares[place]),
-                        int(stats.tokens[place]),
+                        int(stats.tokens[place]), int(stats.clamped[place]),
                     ),
                 )  # fmt: skip
 
@@ -125,23 +175,34 @@ class Generation:
         ids = {row: np.array(self.completion_ids[row - self.offset], np.int32) for row in self.wanted}
         return {
             "ids": ids, "finish": self.wanted, "logps": self.logps, "entropies": self.entropies, "ratios": self.ratios,
+            "scores": self.scores, "embeddings": self.embeddings,
         }  # fmt: skip
 
     def lessons(self, harvest: dict[str, dict[int, Any]]) -> list[tuple[int, int, float, float]]:
         """Of each replayed trajectory its question and serial, mean log-ratio, and effective sample size."""
         found = []
-        for row, (log_ratio, log_sum, log_squares, tokens) in sorted(harvest["ratios"].items()):
-            if tokens:
+        for row, (log_ratio, log_sum, log_squares, tokens, _) in sorted(harvest["ratios"].items()):
+            choice = self.stored_at(row)
+            if tokens and choice is not None:
                 ess = effective_sample_size(
                     *(torch.tensor([v], dtype=torch.float64) for v in (log_sum, log_squares, tokens))
                 )
-                found.append((self.question_of(row), self.stored[row][0].serial, log_ratio, ess))
+                found.append((choice.trajectory.question, choice.serial, log_ratio, ess))
         return found
 
+    def measured(self, harvest: dict[str, dict[int, Any]]) -> list[tuple[Choice, Scores, int]]:
+        """Of each stored trajectory in the batch how it looked to the policy that is learned, and at which step."""
+        return [
+            (choice, Scores(harvest["entropies"][row][0], *harvest["scores"][row]), harvest["entropies"][row][2])
+            for row in sorted(self.replayed_rows)
+            if (choice := self.stored_at(row)) is not None and row in harvest["entropies"] and row in harvest["scores"]
+        ]
+
     def trajectories(self, harvest: dict[str, dict[int, Any]]) -> list[Trajectory]:
-        """The successes of all processes, in the order of their global rows."""
-        assert self.rewards is not None
-        rewards = self.rewards.float().cpu().numpy()
+        """What all processes want stored, in the order of global rows."""
+        assert self.rewards is not None and self.outcomes is not None and self.advantages is not None
+        rewards, advantages = (tensor.float().cpu().numpy() for tensor in (self.rewards, self.advantages))
+        right = self.outcomes.ravel() == RIGHT
         unmeasured = (math.nan, 0, self.plan.step)
         return [
             Trajectory(
@@ -153,6 +214,9 @@ class Generation:
                 finish_reason=harvest["finish"][row],
                 entropy=harvest["entropies"].get(row, unmeasured)[0],
                 entropy_step=harvest["entropies"].get(row, unmeasured)[2],
+                correct=bool(right[row]),
+                advantage=float(advantages[row]),
+                embedding=harvest["embeddings"].get(row),
             )
             for row in sorted(harvest["ids"])
         ]

@@ -85,6 +85,11 @@ class QuestionTable:
     def row(self, question: int) -> dict[str, Any]:
         return self.rows([question])[0]
 
+    def types(self) -> IntArray:
+        """The problem type of each question as a number, (Q,): the place of its value of `problem_type` in their order."""
+        values = np.array([str(value) for value in self._plain[self.row_of_question.tolist()]["problem_type"]])
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
     def facts(self, question: int) -> QuestionFacts:
         """What the experience log says of a question."""
         row = self._plain[int(self.row_of_question[question])]

@@ -1,21 +1,25 @@
-"""Mean token entropies of stored trajectories under the current policy: the scorer that the core calls back."""
+"""How stored trajectories look to the current policy: the scorer that the core calls back."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 
-from ..experience.trajectory import FloatArray
+from ..experience.trajectory import Scores, Trajectory
 
 LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed")
 
 
-def mean_entropies(trainer: Any, items: Sequence[tuple[Sequence[int], Sequence[int]]]) -> FloatArray:
-    """Entropy of each completion after its prompt, in nats, full vocabulary, mean over the completion's own tokens.
+Item = tuple[Sequence[int], Trajectory]
+
+
+def measure(trainer: Any, items: Sequence[Item]) -> list[Scores]:
+    """How completions look to the current policy after their prompts: means over the completion's own tokens; the entropy in
+    nats over the full vocabulary.
 
     Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes. Every process
     runs the same number of forwards, with a chunk of another where it has none, so that sharded models stay in step; every
@@ -23,29 +27,42 @@ def mean_entropies(trainer: Any, items: Sequence[tuple[Sequence[int], Sequence[i
 
     Args:
         trainer: a `GRPOTrainer`.
-        items: pairs of prompt ids and completion ids; the same on every process.
-
-    Returns:
-        (len(items),), float32.
+        items: prompt ids and the trajectory; the same on every process.
     """
     order = sorted(range(len(items)), key=lambda i: len(items[i][0]) + len(items[i][1]))
     size = trainer.args.per_device_train_batch_size
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    local = []
+    local: list[tuple[int, Scores]] = []
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
         for first in range(0, len(chunks), world):
             mine = first + rank
             chunk = chunks[min(mine, len(chunks) - 1)]
-            entropies = _forward(trainer, [items[i] for i in chunk])
+            scores = _scores(trainer, [items[i] for i in chunk])
             if mine < len(chunks):
-                local += list(zip(chunk, entropies.tolist(), strict=True))
+                local += list(zip(chunk, scores, strict=True))
     gathered = dict(gather_object(local) if world > 1 else local)
-    return np.array([gathered[i] for i in range(len(items))], np.float32)
+    return [gathered[i] for i in range(len(items))]
 
 
-def _forward(trainer: Any, items: list[tuple[Sequence[int], Sequence[int]]]) -> torch.Tensor:
-    """One micro-batch, padded on the right so that positions are those of the sequence alone."""
+@dataclass
+class Padded:
+    """Sequences side by side, padded on the right so that positions are those of each alone.
+
+    Args:
+        ids, mask: (B, P + T).
+        keep: how many last places hold all completions, T'.
+        own: which of these are the completion's own tokens, (B, T').
+    """
+
+    ids: Tensor
+    mask: Tensor
+    keep: int
+    own: Tensor
+
+
+def padded(trainer: Any, items: Sequence[Item]) -> Padded:
+    """Prompts and completions as one batch, on the trainer's device."""
     device, pad = trainer.accelerator.device, trainer._tokenizer.pad_token_id
     width = max(len(prompt) + len(completion) for prompt, completion in items)
     ids = torch.full((len(items), width), pad, dtype=torch.long)
@@ -53,15 +70,25 @@ def _forward(trainer: Any, items: list[tuple[Sequence[int], Sequence[int]]]) -> 
     own = torch.zeros(len(items), width, dtype=torch.bool)
     for row, (prompt, completion) in enumerate(items):
         end = len(prompt) + len(completion)
-        ids[row, :end] = torch.tensor([*prompt, *completion])
+        ids[row, :end] = torch.tensor([*prompt, *completion.completion_ids.tolist()])
         mask[row, :end] = 1
         own[row, len(prompt) : end] = True
     keep = width - min(len(prompt) for prompt, _ in items)
-    _, entropies, *_ = trainer._get_per_token_logps_and_entropies(
-        trainer.model, ids.to(device), mask.to(device), keep, compute_entropy=True
+    return Padded(ids.to(device), mask.to(device), keep, own[:, -keep:].to(device))
+
+
+def _scores(trainer: Any, items: Sequence[Item]) -> list[Scores]:
+    """Of one micro-batch."""
+    batch = padded(trainer, items)
+    logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, batch.ids, batch.mask, batch.keep, compute_entropy=True
     )
-    own = own[:, -keep:].to(device)
-    return (torch.where(own, entropies, 0.0).float().sum(1) / own.sum(1)).cpu()
+    means = (torch.where(batch.own, entropies, 0.0).float().sum(1) / batch.own.sum(1)).cpu().tolist()
+    found = []
+    for row, (_, trajectory) in enumerate(items):
+        now = logps[row][batch.own[row]].float().cpu().numpy()
+        found.append(replace(Scores.of_tokens(now, trajectory.behaviour_logps), entropy=means[row]))
+    return found
 
 
 def has_learned_positions(model: nn.Module) -> bool:

@@ -16,29 +16,35 @@ import functools
 import logging
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
 
 from ..errors import ConfigurationError
-from ..experience.trajectory import RIGHT, FloatArray, Trajectory
+from ..experience.quality import Embedder
+from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
 from ..objective import group_advantages, replay_loss, weight_positive
 from ..replay import ReplayPlanner
 from . import checks
+from .added import added_loss
+from .alarms import alarm_of
 from .checkpoint import CheckpointFacts
 from .config import ExGRPOConfig
+from .embedding import EmbeddingAhead
 from .experience import ExperienceKeeper
 from .generation import NO_LOGP, Generation, merge, outcomes_of
-from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics
+from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
 from .questions import QuestionTable
 from .resume import ResumableGRPOTrainer
-from .scoring import has_learned_positions, mean_entropies, without_left_padding
+from .scoring import has_learned_positions, measure, without_left_padding
 
 logger = logging.getLogger(__name__)
+
+BY_THE_COIN = "on-policy by the coin"
 
 
 class ExGRPOTrainer(ResumableGRPOTrainer):
@@ -47,7 +53,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     organised by question and by how hard the question is now, and the most valuable are replayed in groups with fresh
     ones.
 
-    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`].
+    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`]. `embedder`: texts -> (n, D), in place of
+    `embedding_model`, where the quality of completions is used.
 
     ```python
     from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
@@ -91,7 +98,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             }"""),  # noqa: E501
     }
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
         checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
@@ -99,6 +106,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if config.replay.active:
             checks.check_replayable(given, config.generation_batch_size // config.num_generations)
             checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
+            checks.check_problem_types(config.replay, given)
+            embedder = checks.embedder_of(config, embedder)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
         self.experience: ExperienceKeeper | None = None
@@ -107,6 +116,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._forward: tuple[Tensor, Tensor] | None = None
         super().__init__(**given)
         self._objective = config.objective
+        self.embedder = embedder if config.replay.uses_quality else None
+        self._embedding = EmbeddingAhead(self.embedder) if self.embedder is not None else None
         self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
         if not config.clip_fresh:
             self.epsilon_low = self.epsilon_high = math.inf
@@ -138,10 +149,13 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
         )
         checks.check_same_questions(gather_object([self.questions.digest()]))
+        self.types = self.questions.types() if config.by_problem_type else None
         self.experience = ExperienceKeeper(self)
         self.planner = self.experience.new_planner()
-        self._columns_of_replay = 1
         self._has_learned_positions = has_learned_positions(self.model)
+        self._vocabulary = int(self.accelerator.unwrap_model(self.model).get_input_embeddings().num_embeddings)
+        if (alarm := alarm_of(self)) is not None:
+            self.add_callback(alarm)
         if main:
             checks.report_start(self)
 
@@ -163,6 +177,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if self.experience is None or self.planner is None:
             return None
         self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
+        if generation is not None and not generation.admitted:
+            self._embed(generation)
         return generation
 
     def _position(self) -> dict[str, Any] | None:
@@ -193,7 +209,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         assert self.planner is not None and self.questions is not None
         k, size, accelerator = self.num_generations, len(inputs), self.accelerator
         plan = self.planner.plan(
-            size * accelerator.num_processes // k, self._optimizer_step, self.state.epoch or 0.0, self._entropies
+            size * accelerator.num_processes // k, self._optimizer_step, self.state.epoch or 0.0, self._scores
         )
         self._report_idle(plan.idle)
         offset = accelerator.process_index * size
@@ -203,6 +219,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
 
     def _report_idle(self, reason: str | None) -> None:
         """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
+        if reason is not None and reason.startswith(BY_THE_COIN):
+            return
         kind, before = (reason and reason.split(":")[0]), (self.idle_reason and self.idle_reason.split(":")[0])
         if self.accelerator.is_main_process and kind != before:
             step = self.state.global_step
@@ -212,9 +230,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 logger.warning("Replay is on from step %d.", step)
         self.idle_reason = reason
 
-    def _entropies(self, trajectories: Any) -> FloatArray:
+    def _scores(self, trajectories: Sequence[Trajectory]) -> list[Scores]:
         assert self.questions is not None
-        return mean_entropies(self, [(self.questions.prompt_ids(t.question), t.completion_ids) for t in trajectories])
+        return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
 
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
@@ -225,13 +243,13 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             return output
         completion_ids, completions, logprobs = output[1], output[3], output[4]
         generation.completion_ids = completion_ids
-        if generation.plan.num_replayed or self.planner is None or self.planner.config.mixing != "rescue":
+        if self.planner is None or self.planner.config.mixing != "rescue":
             return output
         # A replaced row must be replaced before the host pads and scores log-probs, so rewards are needed now; the
         # host's later call gets the same ones.
         self._calculate_rewards(generation.inputs, prompts, completions, completion_ids)
         assert generation.rewards is not None and generation.outcomes is not None
-        for rescue in self.planner.rescue(generation.plan, generation.outcomes, self._entropies):
+        for rescue in self.planner.rescue(generation.plan, generation.outcomes, self._scores):
             row = rescue.group * self.num_generations + rescue.member
             generation.stored[row] = (rescue.choice, "rescue")
         generation.record_rewards(generation.rewards)
@@ -288,34 +306,31 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             rewards.masked_fill_(infinite, torch.nan)
         outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
         planned = set(generation.stored) if generation is not None else set()
+        values = self._weighted(rewards)
         if generation is not None:
+            generation.values = values.float().cpu().numpy()
             generation.record_rewards(rewards)
             generation.outcomes = outcomes
             if self.planner is not None and self.planner.config.mixing != "rescue":
                 self._log_labels(generation)
-        self._log(fresh_metrics(outcomes, self._weighted(rewards), planned))
+        self._log(fresh_metrics(outcomes, values, planned))
         return rewards
 
     def _observe(self, generation: Generation, output: dict[str, Any]) -> dict[str, Any]:
         """After scoring: tell the core, and put what the loss needs beside the host's columns."""
         assert self.planner is not None and generation.rewards is not None
-        self.planner.observe(generation.plan, generation.groups())
-        k = self.num_generations
-        rewards = self._weighted(generation.rewards)
-        advantages = group_advantages(rewards.view(-1, k), self._objective.positive_weight, self.scale_rewards)
-        output["advantages"] = advantages.view(-1)[generation.offset : generation.offset + generation.size]
+        groups = generation.groups()
+        self.planner.observe(generation.plan, groups)
+        rewards = self._weighted(generation.rewards).view(-1, self.num_generations)
+        replayed = generation.replayed_members().to(rewards.device)
+        generation.advantages = group_advantages(
+            rewards, 1.0, self.scale_rewards, replayed, self._objective.baseline
+        ).view(-1)
+        mine = generation.advantages[generation.offset : generation.offset + generation.size]
+        output["advantages"] = weight_positive(mine, self._objective.positive_weight)
         self._rewrite_logged_advantages(output["advantages"])
-        assert generation.outcomes is not None
-        flat = generation.outcomes.ravel()
-        for row in range(generation.offset, generation.offset + generation.size):
-            ids = generation.completion_ids[row - generation.offset]
-            finish = "stop" if ids and ids[-1] in self.eos_token_ids else "length"
-            if (
-                flat[row] == RIGHT
-                and row not in generation.stored
-                and self.planner.wants(generation.question_of(row), finish)
-            ):
-                generation.wanted[row] = finish
+        self._want(generation, groups)
+        self._embed(generation)
         output |= generation.tensors(output["completion_ids"].size(1), output["completion_ids"].device)
         if "old_per_token_logps" in output:
             generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
@@ -323,6 +338,30 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if self.experience is not None:
             self.experience.commit(self.planner)
         return output
+
+    def _want(self, generation: Generation, groups: list[Group | None]) -> None:
+        """Which fresh completions of this process will be stored."""
+        assert self.planner is not None and generation.outcomes is not None
+        outcomes = generation.outcomes.ravel()
+        for row in range(generation.offset, generation.offset + generation.size):
+            group = groups[row // self.num_generations]
+            if group is None or row in generation.stored or outcomes[row] == UNSCORABLE:
+                continue
+            ids = generation.completion_ids[row - generation.offset]
+            finish = "stop" if ids and ids[-1] in self.eos_token_ids else "length"
+            if ids and self.planner.wants(group, bool(outcomes[row] == RIGHT), finish):
+                generation.wanted[row] = finish
+
+    def _embed(self, generation: Generation) -> None:
+        """Begin to embed what will be stored, beside the forwards of the loss."""
+        if self._embedding is not None and generation.wanted:
+            self._embedding.submit(generation.plan.generation, self.texts_of(generation))
+
+    def texts_of(self, generation: Generation) -> list[str]:
+        """The completions of this process that will be stored, as text."""
+        ids = [generation.completion_ids[row - generation.offset] for row in generation.wanted]
+        texts: list[str] = self.processing_class.batch_decode(ids, skip_special_tokens=True)
+        return texts
 
     # Loss -------------------------------------------------------------------------------------------------------
 
@@ -340,23 +379,32 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if replayed.any():
             part = replay_loss(
                 logps, inputs["behaviour_logps"], advantages, mask, replayed, self._objective,
-                self._token_weights(inputs), self.args.epsilon,
+                self.token_weights(inputs, mask), self.args.epsilon, vocabulary=self._vocabulary,
             )  # fmt: skip
             loss = loss + part.loss
             generation.keep_ratios(rows, part.stats)
+            generation.keep_scores(rows, logps)
         generation.keep_logps(rows, logps)
         generation.keep_entropies(rows, entropies, mask, self._optimizer_step)
+        if (added := added_loss(self, model, generation, inputs, self._vocabulary)) is not None:
+            self._forward = None
+            loss = loss + added
         if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
             self._admit(generation)
         return loss
 
-    def _token_weights(self, inputs: dict[str, Any]) -> Tensor | float:
-        """What the host's loss multiplies each token's term with; a number or (B, 1)."""
-        mask, accumulation = inputs["completion_mask"], self.current_gradient_accumulation_steps
+    def token_weights(self, inputs: dict[str, Any], mask: Tensor) -> Tensor | float:
+        """What the host's loss multiplies each token's term with; a number or (b, 1).
+
+        Args:
+            inputs: the host's micro-batch of B rows.
+            mask: (b, T), of the rows that are weighted: those of the micro-batch, or others beside it.
+        """
+        size, accumulation = inputs["completion_mask"].size(0), self.current_gradient_accumulation_steps
         if self.loss_type == "dr_grpo":
-            return 1.0 / (mask.size(0) * self.max_completion_length * accumulation)
+            return 1.0 / (size * self.max_completion_length * accumulation)
         if self.loss_type == "grpo":
-            return 1.0 / (mask.sum(1, keepdim=True).clamp(min=1) * mask.size(0) * accumulation)
+            return 1.0 / (mask.sum(1, keepdim=True).clamp(min=1) * size * accumulation)
         tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes  # dapo
         return 1.0 / (tokens * accumulation / self.args.steps_per_generation)
 
@@ -372,21 +420,21 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return result
 
     def _admit(self, generation: Generation) -> None:
-        """All forwards of a generation are done: its successes become trajectories, on every process the same."""
+        """All forwards of a generation are done: what it wants stored becomes trajectories, on every process the same."""
         assert self.planner is not None
+        if self._embedding is not None:
+            for vectors in self._embedding.result().values():
+                generation.embeddings |= zip(generation.wanted, vectors, strict=True)
         harvest = merge(gather_object([generation.harvest()]))
         buffer = self.planner.buffer
-        for row, (choice, _) in sorted(generation.stored.items()):
-            if (
-                row in harvest["entropies"]
-                and (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None
-            ):
-                entropy, _, step = harvest["entropies"][row]
-                buffer.measured([slot], np.array([entropy]), step)
+        for choice, scores, step in generation.measured(harvest):
+            if (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None:
+                buffer.measured([slot], [scores], step)
         self.planner.learned(generation.plan, generation.lessons(harvest))
         trajectories: list[Trajectory] = generation.trajectories(harvest)
-        self._log(loss_metrics(harvest, set(generation.stored)))
-        self._log({"replay/admitted": float(self.planner.admit(trajectories))})
+        self._log(loss_metrics(harvest, generation.replayed_rows))
+        self._log(push_metrics(generation, harvest, self._objective, self.args.epsilon, self._vocabulary))
+        self._log({"replay/admitted": float(self.planner.admit(trajectories, generation.groups()))})
         self._log(pool_metrics(self.planner), latest=True)
         generation.admitted = True
         if self.experience is not None:

@@ -1,0 +1,96 @@
+"""What alarms say: what was seen, what it usually means, what to set instead."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import ReplayConfig
+
+Values = Mapping[str, float]
+"""A training log, without what is not a finite number."""
+
+EMPTY = "no replayable question stored"
+"""Why nothing is replayed, as a plan says it, where there is nothing that could be."""
+
+_DEFAULTS = ReplayConfig()
+
+
+def option(args: Any, name: str) -> Any:
+    """An option of replay as the run has it; the method's default where its arguments are not of this package."""
+    return getattr(args, name, getattr(_DEFAULTS, name))
+
+
+def lacks_trajectories(args: Any, values: Values) -> bool:
+    """Whether the gate waits for more stored trajectories."""
+    return values.get("replay/size", 0.0) <= option(args, "start_size") if option(args, "start_size") else False
+
+
+def of_collapse(
+    early: tuple[float, float], now: tuple[float, float], window: int, flat: int, args: Any, step: int
+) -> str:
+    """early, now: mean entropy and Pass@1 of the first and the last window. flat: steps without a rise of Pass@1."""
+    (entropy, pass_at_1), (entropy_now, pass_at_1_now) = early, now
+    replay = ", a smaller replay_share, trajectory_choice='random'" if option(args, "mixing") != "none" else ""
+    return (
+        f"Entropy has collapsed at step {step}: fresh/entropy is {entropy_now:.3g} nats over the last {window} steps, "
+        f"{100 * entropy_now / entropy:.2g} % of the {entropy:.3g} it began with, while Pass@1 went from {pass_at_1:.2f} to "
+        f"{pass_at_1_now:.2f} and has not risen for {flat} steps. The completions of a question are nearly alike, right or "
+        "wrong: groups have no variance, and nothing new is tried. Go back to an earlier checkpoint, and set a lower "
+        f"learning_rate, entropy_coef=0.001, a lower positive_weight where it is above 1{replay}."
+    )
+
+
+def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
+    """bound: what `replay/ess` was below for so many steps."""
+    names = ("replay/log_ratio_mean", "replay/age_mean", "replay/clamped_share")
+    seen = "".join(f", {name} {values[name]:.3g}" for name in names if name in values)
+    return (
+        f"Replayed tokens are far from the policy at step {step}: replay/ess has been below {bound:g} for {steps} steps with "
+        f"replay (now {values['replay/ess']:.3g}{seen}). Were tokens weighted by their ratio, a few would carry all of it. "
+        "Usually trajectories are too old, or the policy moves too fast. Set max_age or max_drift, or "
+        "trajectory_choice='newest'; or a lower learning_rate."
+    )
+
+
+def of_gate(values: Values, steps: int, args: Any, step: int) -> str:
+    """steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed."""
+    size, needed = option(args, "start_size"), option(args, "start_pass_at_1")
+    pass_at_1 = values.get("fresh/pass_at_1")
+    if lacks_trajectories(args, values):
+        return (
+            f"Replay has not started at step {step}, and may never: {values.get('replay/size', 0.0):.0f} trajectories are "
+            f"stored, for {steps} steps not more, and start_size={size} must be exceeded. Meanwhile this is plain GRPO. "
+            "Set start_size lower; or raise capacity or capacity_per_question, where they are the limit."
+        )
+    came = "was not measured" if pass_at_1 is None else f"is {pass_at_1:.2f}"
+    advice = "Set start_pass_at_1=0 to start at once, or a value below the Pass@1 of this run."
+    if pass_at_1 == 0:
+        advice = f"No completion was right: look at the reward function and correctness_threshold first. {advice}"
+    return (
+        f"Replay has not started at step {step}, and may never: for {steps} steps it waited for Pass@1 alone, which {came} and "
+        f"must exceed start_pass_at_1={needed:g}. Meanwhile this is plain GRPO. {advice}"
+    )
+
+
+def of_idle(values: Values, steps: int, reason: str | None, step: int) -> str:
+    """steps: without replay, though the gate was open. reason: that of the latest generation."""
+    nothing = reason is None or reason.startswith(EMPTY)
+    if nothing and values.get("replay/questions") == 0 and values.get("replay/retired"):
+        advice = (
+            f"All questions with a stored trajectory have retired ({values['replay/retired']:.0f}): take more or harder "
+            "questions, a larger num_generations, retirement='never', or review_every."
+        )
+    elif nothing and values.get("replay/size") == 0:
+        advice = (
+            f"Nothing is stored, at a Pass@1 of {values.get('fresh/pass_at_1', math.nan):.2f}: look at the reward function, "
+            "correctness_threshold, admission and capacity."
+        )
+    else:
+        advice = (
+            "Loosen what keeps stored trajectories back: max_age, max_uses, cooldown, max_drift, the range of question_choice; "
+            "or raise replay_share."
+        )
+    return (
+        f"Replay is on, but nothing was replayed for {steps} steps, at step {step}{f' ({reason})' if reason else ''}. "
+        f"Meanwhile this is plain GRPO. {advice}"
+    )
