@@ -2,6 +2,7 @@
 
     python benchmarks/step_time.py tiny              # the demo's task: 64 questions of 4
     python benchmarks/step_time.py MODEL_DIRECTORY   # a real model: 4 questions of 4, 24 new tokens, gsm8k-like questions
+    python benchmarks/step_time.py tiny --presets    # every preset over `on-policy`
 
 Arms take turns, round after round (A B C A B C ...), each for a few steps of its own run; the learning rate is 0, so that
 work does not drift. Figures are medians over rounds of a process's CPU time (`cpu_s`, one thread: unaffected by others on
@@ -18,25 +19,19 @@ import warnings
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import torch
 from machine import save
 from transformers import PrinterCallback, TrainerCallback
 
+from exgrpo import PRESETS
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 from trl import GRPOConfig, GRPOTrainer
 
 ARMS = ("stock", "on-policy", "exgrpo", "rescue")
-PHASES = {
-    # phase: methods whose time it is; nested ones are subtracted from what encloses them
-    "generate": ("_host_generate",),
-    "reward": ("_host_rewards",),
-    "plan": ("_plan",),
-    "entropies": ("_entropies",),
-    "observe": ("_observe",),
-    "admit": ("_admit",),
-    "loss_forward": ("compute_loss",),
-    "training_step": ("training_step",),
-}
+PRESET_ARMS = ("on-policy", *(name for name in PRESETS if name != "on-policy"))
+AT_ONCE = dict(start_pass_at_1=0.0, start_epoch=0.0, start_size=0, retirement="never")
+"""Over every preset: gates open, and nothing retires, so that the work of all arms is the same from the first step on."""
 
 
 class Clock:
@@ -115,6 +110,11 @@ def model_material(path: str, rows_per_step: int):
     return fresh, Dataset.from_list(rows), reward, sizes
 
 
+def letters(texts: list[str]) -> np.ndarray:
+    """An embedding that costs nothing: what an encoder costs, benchmarks/embedding.py measures."""
+    return np.array([[1.0, *(text.count(chr(48 + i)) for i in range(10))] for text in texts])
+
+
 def build(arm: str, material, directory: str):
     fresh, dataset, reward, sizes = material
     model, tokenizer = fresh()
@@ -125,8 +125,11 @@ def build(arm: str, material, directory: str):
     if arm == "stock":
         config, cls = GRPOConfig(loss_type="dr_grpo", scale_rewards="none", **common), GRPOTrainer
     else:
-        config, cls = ExGRPOConfig(preset=arm, start_pass_at_1=0.0, retirement="never", **common), ExGRPOTrainer
-    trainer = cls(model=model, reward_funcs=reward, args=config, train_dataset=dataset, processing_class=tokenizer)
+        config, cls = ExGRPOConfig(preset=arm, alarms="off", **AT_ONCE, **common), ExGRPOTrainer
+    more = {"embedder": letters} if arm != "stock" and config.replay.uses_quality else {}
+    trainer = cls(
+        model=model, reward_funcs=reward, args=config, train_dataset=dataset, processing_class=tokenizer, **more
+    )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -149,7 +152,7 @@ def measure(material, arms, rounds: int, steps: int, warm: int) -> dict[str, Any
             trainer = trainers[arm] = build(arm, material, f"{directory}/{arm}")
             watches[arm] = clock, timer, turn = Clock(), Steps(), Turn()
             for method, phase in (
-                ("_plan", "plan"), ("_entropies", "entropies"), ("_observe", "observe"), ("_admit", "admit"),
+                ("_plan", "plan"), ("_scores", "measuring candidates"), ("_observe", "observe"), ("_admit", "admit"),
                 ("compute_loss", "loss forward"), ("training_step", "backward and rest of the step"),
                 ("_generate_and_score_completions", "rest of generation: the host's padding, tables, metrics"),
             ):  # fmt: skip
@@ -181,8 +184,8 @@ def measure(material, arms, rounds: int, steps: int, warm: int) -> dict[str, Any
         table[arm] = {
             "cpu_s": statistics.median(cpu[arm]),
             "wall_s": statistics.median(wall[arm]),
-            "cpu_over_stock": statistics.median(ratios),
-            "cpu_over_stock_range": [min(ratios), max(ratios)],
+            f"cpu_over_{arms[0]}": statistics.median(ratios),
+            f"cpu_over_{arms[0]}_range": [min(ratios), max(ratios)],
             "phases_cpu_s": {phase: statistics.median(values) for phase, values in phases[arm].items()},
             "metrics": {
                 name: trainers[arm]._metrics["train"][name][-1]
@@ -200,21 +203,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=None, help="steps of a turn (tiny: 10, else 2)")
     parser.add_argument("--rows", type=int, default=16, help="completions of a step of a real model, in groups of 4")
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
+    parser.add_argument("--presets", action="store_true", help="all presets over `on-policy`, in place of --arms")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning)
     tiny = options.model == "tiny"
     material = tiny_material() if tiny else model_material(options.model, options.rows)
-    table = measure(material, options.arms, options.rounds, options.steps or (10 if tiny else 2), 20 if tiny else 2)
+    arms = list(PRESET_ARMS) if options.presets else options.arms
+    table = measure(material, arms, options.rounds, options.steps or (10 if tiny else 2), 20 if tiny else 2)
     for arm, row in table.items():
         print(
-            f"{arm:12s} cpu {row['cpu_s']:.4f} s  over stock {row['cpu_over_stock']:.3f}  {row['cpu_over_stock_range']}"
+            f"{arm:18s} cpu {row['cpu_s']:.4f} s  over {arms[0]} {row[f'cpu_over_{arms[0]}']:.3f}  {row[f'cpu_over_{arms[0]}_range']}"
         )
         for phase, seconds in sorted(row["phases_cpu_s"].items(), key=lambda item: -item[1]):
             print(f"    {phase:55s} {1e3 * seconds:9.2f} ms")
     name = "tiny" if tiny else re.sub(r"[^a-z0-9]+", "-", options.model.rstrip("/").rsplit("/", 1)[-1].lower())
     command = "python benchmarks/step_time.py " + " ".join(["tiny" if tiny else "MODEL_DIRECTORY", *sys.argv[2:]])
-    print("saved", save(f"step_time_{name}", command, {"arms": table}))
+    print("saved", save(f"step_time_{name}{'_presets' * options.presets}", command, {"arms": table}))
 
 
 if __name__ == "__main__":

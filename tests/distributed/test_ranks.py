@@ -63,6 +63,37 @@ BOTH = {
         {"per_device_train_batch_size": 24},
         {"per_device_train_batch_size": 12},
     ),
+    "added, in more micro-batches than there are": (
+        {
+            "mixing": "added",
+            "replay_share": 0.25,
+            "question_choice": "uniform",
+            "trajectory_choice": "random",
+            "admission": "all",
+            "max_drift": 0.0,
+        },
+        {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
+        {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2},
+    ),
+    "whole groups by the coin": (
+        {
+            "mixing": "coin",
+            "replay_probability": 0.7,
+            "replays_per_group": 4,
+            "admission": "all",
+            "baseline": "split",
+            "trajectory_choice": "newest",
+            "cooldown": 1,
+            "difficulty": "window",
+        },
+        {"per_device_train_batch_size": 32},
+        {"per_device_train_batch_size": 16},
+    ),
+    "quality": (
+        {"preset": "quality-tiers", "min_quality": 0.1, "retirement": "solved", "max_uses": 3},
+        {"per_device_train_batch_size": 32},
+        {"per_device_train_batch_size": 16},
+    ),
     "dapo, accumulated": (
         {"preset": "exgrpo", "loss_type": "dapo"},
         {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
@@ -140,6 +171,20 @@ RESUMED = {
         3, {"per_device_train_batch_size": 4, "steps_per_generation": 4, "gradient_accumulation_steps": 1},
     ),
     "mid block, straddling": (4, {"per_device_train_batch_size": 12, "num_generations": 8, "num_iterations": 3}),
+    "quality, mid block": (
+        3,
+        {
+            "preset": "quality-tiers", "min_quality": 0.1, "per_device_train_batch_size": 8, "steps_per_generation": 2,
+            "gradient_accumulation_steps": 1,
+        },
+    ),
+    "added, mid block": (
+        5,
+        {
+            "preset": "headroom-drift", "max_drift": 0.5, "per_device_train_batch_size": 8, "steps_per_generation": 2,
+            "gradient_accumulation_steps": 1,
+        },
+    ),
     "on-policy, mid block, over an epoch": (
         5, {"preset": "on-policy", "per_device_train_batch_size": 16, "questions": 20, "num_iterations": 2},
     ),

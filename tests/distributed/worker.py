@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import harness as h
+import numpy as np
 import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
@@ -36,6 +37,10 @@ def scripted(generation: int, prompt: str, member: int) -> str:
 
 def by_luck(prompts, completions, right, **kwargs):
     return [float("1" in c) for c in completions]
+
+
+def letters(texts):
+    return np.array([[1.0, *(text.count(chr(97 + i)) for i in range(26))] for text in texts])
 
 
 def event_row(event) -> list:
@@ -75,7 +80,10 @@ def job(output: Path, options: dict) -> dict:
         GRPOTrainer._generate_single_turn = _counting(output)
     run, stop, resume = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
     args = h.config(run, ddp_find_unused_parameters=False, **options)
-    trainer = h.trainer(args, h.questions(n), script=script, reward=reward, callbacks=[Stop(stop)] if stop else [])
+    trainer = h.trainer(
+        args, h.questions(n), script=script, reward=reward, callbacks=[Stop(stop)] if stop else [],
+        embedder=letters if args.replay.uses_quality else None,
+    )  # fmt: skip
     start = {}
     trainer.add_callback(AtStart(trainer, start))
     trainer.train(resume_from_checkpoint=resume)

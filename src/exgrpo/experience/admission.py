@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..config import ADMISSIONS, ReplayConfig
+from .quality import quality_of
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ def quality(completion: Completion) -> bool:
     c = completion
     if c.quality == c.quality:
         return c.quality > c.config.min_quality
-    best = c.config.success_weight * c.correct + (1 - c.config.success_weight)
-    return best > c.config.min_quality
+    return quality_of(float(c.correct), 1.0, c.config.success_weight) > c.config.min_quality
 
 
 register_admission("correct", correct)

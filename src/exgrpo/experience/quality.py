@@ -24,7 +24,8 @@ Embedder = Callable[[Sequence[str]], ArrayLike]
 
 
 def quality_of(success: float, diversity: float, success_weight: float = SUCCESS_WEIGHT) -> float:
-    """The quality of one rollout, in [0, 1]; NaN where success or diversity is NaN.
+    """The quality of one rollout, in [0, 1], to nine decimals, so that 0.3 of a wrong one that is like no other is not more
+    than 0.3; NaN where success or diversity is NaN.
 
     Args:
         success: 1 or 0, or what lies between.
@@ -40,7 +41,7 @@ def quality_of(success: float, diversity: float, success_weight: float = SUCCESS
     for name, value in (("success", success), ("diversity", diversity)):
         if not (math.isnan(value) or 0 <= value <= 1):
             raise TrajectoryError(f"a quality is made of values in [0, 1], or NaN, but {name} is {value}")
-    return float(success_weight * success + (1 - success_weight) * diversity)
+    return round(float(success_weight * success + (1 - success_weight) * diversity), ndigits=9)
 
 
 class Diversity:

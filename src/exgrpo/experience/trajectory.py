@@ -4,6 +4,7 @@ completions were worth. Both are checked at birth, so that nothing behind this d
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -102,12 +103,12 @@ class Trajectory:
     def __len__(self) -> int:
         return int(self.completion_ids.size)
 
-    @property
+    @cached_property
     def digest(self) -> int:
         """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
         return int.from_bytes(hashlib.blake2b(self.completion_ids.tobytes(), digest_size=8).digest(), "little")
 
-    @property
+    @cached_property
     def scores(self) -> "Scores":
         """What is known of it at birth, under its behaviour policy."""
         return replace(Scores.of_tokens(self.behaviour_logps, self.behaviour_logps), entropy=self.entropy)

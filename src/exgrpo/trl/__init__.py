@@ -4,8 +4,9 @@ from .checks import check_host_version
 
 check_host_version()
 
+from .alarms import ReplayAlarm  # noqa: E402
 from .checkpoint import last_checkpoint  # noqa: E402
 from .config import ExGRPOConfig  # noqa: E402
 from .trainer import ExGRPOTrainer  # noqa: E402
 
-__all__ = ["ExGRPOConfig", "ExGRPOTrainer", "last_checkpoint"]
+__all__ = ["ExGRPOConfig", "ExGRPOTrainer", "ReplayAlarm", "last_checkpoint"]

@@ -153,7 +153,7 @@ def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
             f"(preset={config.preset!r}) needs the quality of completions, and quality an encoder. Set embedding_model to one, "
             "such as 'sentence-transformers/all-MiniLM-L6-v2' or a folder; or pass embedder=, a function from texts to (n, D)."
         )
-    return TextEncoder(config.embedding_model)
+    return TextEncoder(config.embedding_model, config.embedding_device)
 
 
 def check_same_questions(digests: Sequence[str]) -> None:

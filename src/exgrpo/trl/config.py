@@ -151,7 +151,14 @@ class ExGRPOConfig(GRPOConfig):
         metadata={
             "help": "Encoder (any of transformers', by name or path) that embeds completions where their quality is used: "
             "`quality` admission, `highest_quality` and `quality_tiers` choice, `lowest_quality` and `quality_tiers` eviction. "
-            "Runs on the CPU beside the loss."
+            "Runs in a thread beside the loss."
+        },
+    )
+    embedding_device: str = field(
+        default="cpu",
+        metadata={
+            "help": "Where the encoder runs. On the CPU an embedding does not depend on what else is embedded, to the bit; a GPU is "
+            "faster by far, and takes its memory."
         },
     )
     alarms: str = field(

@@ -133,8 +133,12 @@ class EmbeddingAhead:
     of the loss.
 
     The answers are those that the embedder gives when it is called directly, one call for each `submit`, in their order. The
-    thread lives while there is work. At exit it is stopped, also in the midst of a call: the interpreter would
-    otherwise abort where torch runs in a thread that it ends.
+    thread takes as many intra-op threads of torch as any other. Embedding and a training step that have one each take 0.98 of
+    the CPU time they take in turn, so that all is gained where a core is free and nothing where none is; with as many as there
+    are cores each, they compete for them (`benchmarks/embedding.py`).
+
+    The thread lives while there is work. At exit it is stopped, also in the midst of a call: the interpreter would otherwise
+    abort where torch runs in a thread that it ends.
 
     Args:
         embedder: texts -> (n, D); called in the thread only.

@@ -16,6 +16,7 @@ from .. import __version__
 from ..experience.log import Origin
 from ..experience.log.inherit import Bounds
 from ..experience.trajectory import FloatArray, Trajectory
+from .embedding import TextEncoder
 
 VOLATILE = (
     "_name_or_path",
@@ -55,7 +56,17 @@ def describe(trainer: Any, tokenizer: str | None) -> Origin:
         questions=trainer.questions.digest(),
         versions=json.dumps({"exgrpo": __version__, **packages}),
         options=json.dumps(options, sort_keys=True),
+        embedding=embedding_of(trainer),
     )
+
+
+def embedding_of(trainer: Any) -> str:
+    """By what completions are embedded: the model's name, or that of the function; empty where they are not."""
+    if trainer.embedder is None:
+        return ""
+    if trainer.args.embedding_model is not None and isinstance(trainer.embedder, TextEncoder):
+        return str(trainer.args.embedding_model)
+    return str(getattr(trainer.embedder, "__qualname__", type(trainer.embedder).__qualname__))
 
 
 def order_of_data(origin: Origin) -> tuple[Any, ...]:

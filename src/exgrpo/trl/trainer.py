@@ -125,6 +125,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             self.add_callback(_StopAtGeneratedTokens(self))
         if config.replay.active:
             self._start_replay(config)
+        if (alarm := alarm_of(self)) is not None:
+            self.add_callback(alarm)
 
     @staticmethod
     def _config(given: dict[str, Any]) -> ExGRPOConfig:
@@ -154,8 +156,6 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self.planner = self.experience.new_planner()
         self._has_learned_positions = has_learned_positions(self.model)
         self._vocabulary = int(self.accelerator.unwrap_model(self.model).get_input_embeddings().num_embeddings)
-        if (alarm := alarm_of(self)) is not None:
-            self.add_callback(alarm)
         if main:
             checks.report_start(self)
 

@@ -1,0 +1,144 @@
+"""`ExperienceScorer` of the recipe "success and diversity": what a rollout is worth keeping for.
+
+scorer = ExperienceScorer(numeric_reward, TextEncoder("path/to/encoder"))
+score = scorer.score("What is 2 + 2?", "2 + 2 = 4", answer="4")
+score.success, score.diversity, score.quality        # 1.0, 1.0, 1.0: nothing was seen of this question before
+"""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import ConfigurationError
+from ..experience.quality import SUCCESS_WEIGHT, Diversity, Embedder, embed, quality_of, tier_of_each
+from ..experience.trajectory import FloatArray
+from ..rewards.completion import completion_text
+
+SUCCESS_ABOVE = 0.5
+
+Verifier = Callable[..., Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class ExperienceScore:
+    """Of one rollout.
+
+    Args:
+        success: 1 or 0; NaN where the verifier could not score it.
+        diversity: 1 - mean cosine similarity to the previous rollouts of the question, in [0, 1].
+        quality: of both, in [0, 1]; NaN where success is.
+        embedding: (D,) float16, to be kept beside the trajectory.
+    """
+
+    success: float
+    diversity: float
+    quality: float
+    embedding: FloatArray = field(repr=False, compare=False)
+
+
+class ExperienceScorer:
+    """Scores rollouts, one or a batch, and remembers what it saw of each question.
+
+    Args:
+        verifier: a reward function as TRL calls one, `f(prompts=..., completions=..., **columns) -> list of float or None`:
+            any of `exgrpo.rewards`, or the user's own. A reward above 0.5 is a success; None or NaN cannot be scored.
+        embedder: texts -> (n, D) array: a `TextEncoder`, or any callable.
+        success_weight: w in quality = w success + (1 - w) diversity.
+
+    Raises:
+        ConfigurationError: an argument of another kind, or a success weight outside [0, 1].
+    """
+
+    def __init__(self, verifier: Verifier, embedder: Embedder, success_weight: float = SUCCESS_WEIGHT):
+        for name, given in (("verifier", verifier), ("embedder", embedder)):
+            if not callable(given):
+                raise ConfigurationError(
+                    f"ExperienceScorer needs a callable {name}, not {given!r}. A verifier by name: "
+                    "exgrpo.rewards.get_reward(name); an encoder by name: exgrpo.trl.embedding.TextEncoder(name)."
+                )
+        quality_of(1.0, 1.0, success_weight)
+        self._verifier = verifier
+        self._embedder = embedder
+        self._success_weight = success_weight
+        self._numbers: dict[Hashable, int] = {}
+        self._diversity = Diversity()
+
+    def score(
+        self, question: Hashable, completion: Any, /, *, remember: bool = True, **columns: Any
+    ) -> ExperienceScore:
+        """The score of one rollout; `columns` hold one value each (`answer="4"`), otherwise as `score_batch`."""
+        one = {name: [value] for name, value in columns.items()}
+        return self.score_batch([question], [completion], remember=remember, **one)[0]
+
+    def score_batch(
+        self,
+        questions: Sequence[Hashable],
+        completions: Sequence[Any],
+        /,
+        *,
+        remember: bool = True,
+        **columns: Sequence[Any],
+    ) -> list[ExperienceScore]:
+        """The scores of n rollouts; to a later one the earlier ones of its question are previous rollouts.
+
+        Args:
+            questions: n; what names a question (its text, an id, a row number).
+            completions: n strings, or n lists of messages; the whole text is embedded, thinking included.
+            remember: whether they are previous rollouts to all that come later; False: each is compared with what was
+                remembered before this call alone.
+            columns: n values each, for the verifier; `prompts` are the questions unless they are given.
+
+        Raises:
+            ConfigurationError: lengths that differ, or a verifier or an embedder that answers with another number.
+        """
+        n = len(questions)
+        for name, given in {"completions": completions, **columns}.items():
+            if isinstance(given, str) or len(given) != n:
+                came = repr(given) if isinstance(given, str) else f"{len(given)}"
+                raise ConfigurationError(f"{n} questions need a sequence of {n} {name}, not {came}.")
+        if n == 0:
+            return []
+        successes = self._successes(questions, completions, columns)
+        embeddings = embed(self._embedder, [completion_text(completion) for completion in completions])
+        scores = []
+        for question, success, embedding in zip(questions, successes, embeddings, strict=True):
+            number = self._numbers.get(question, -1)
+            diversity = self._diversity.of(number, embedding)
+            if remember:
+                self._diversity.add(self._numbers.setdefault(question, len(self._numbers)), embedding)
+            quality = quality_of(success, diversity, self._success_weight)
+            scores.append(ExperienceScore(success, diversity, quality, embedding))
+        return scores
+
+    def seen(self, question: Hashable) -> int:
+        """How many rollouts of a question are remembered."""
+        return self._diversity.seen(self._numbers.get(question, -1))
+
+    def forget(self) -> None:
+        """Forget all rollouts: every question is new again."""
+        self._numbers.clear()
+        self._diversity.forget()
+
+    @staticmethod
+    def tiers(qualities: ArrayLike) -> NDArray[np.intp]:
+        """The tier of each rollout of ONE question, oldest first: 0 the best 25 %, 3 the last; NaN ranks last."""
+        return tier_of_each(qualities)
+
+    def _successes(
+        self, questions: Sequence[Hashable], completions: Sequence[Any], columns: dict[str, Sequence[Any]]
+    ) -> list[float]:
+        given = {"prompts": list(questions), **columns}
+        rewards = list(self._verifier(completions=list(completions), **given))
+        if len(rewards) != len(completions):
+            raise ConfigurationError(
+                f"a verifier must answer {len(completions)} completions with as many rewards, but gave {len(rewards)}."
+            )
+        unscorable = [reward is None or math.isnan(reward) for reward in rewards]
+        return [
+            math.nan if none else float(reward > SUCCESS_ABOVE)  # type: ignore[operator]
+            for none, reward in zip(unscorable, rewards, strict=True)
+        ]
