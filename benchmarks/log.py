@@ -55,7 +55,8 @@ def fill(path: Path, size: int, tokens: int) -> dict:
     rng = np.random.default_rng(0)
     log = LogWriter(path, Synthetic(questions))
     log.begin(Origin(model="synthetic", num_generations=K))
-    buffer = ExperienceBuffer(questions, K, size, PER_QUESTION, store=log, listener=log)
+    config = ReplayConfig(capacity=size, capacity_per_question=PER_QUESTION)
+    buffer = ExperienceBuffer(questions, K, config, log, log)
     cpu, wall = [], []
     for start in range(0, size, COMMIT):
         batch = [
@@ -122,8 +123,8 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
         outcomes = (rng.random((B, K)) < 0.5).astype(np.int8)
         outcomes[:, 0] = 0
         groups = [
-            Group(int(q), o[: K - 1] if choice else o, choice is not None)
-            for q, o, choice in zip(plan.questions, outcomes, plan.replays, strict=True)
+            Group(int(q), o[: K - len(choices)], bool(replayed))
+            for q, o, choices, replayed in zip(plan.questions, outcomes, plan.replays, plan.replayed, strict=True)
         ]
         new = [trajectory(int(q), rng, tokens, step) for q in plan.questions for _ in range(2)]
         c = time.perf_counter()

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -145,13 +146,15 @@ def test_stats_are_those_of_the_log(folder, say):
     assert found["questions"]["retired"] == buffer.num_retired
     trajectories = found["trajectories"]
     assert trajectories["stored"] == len(buffer)
+    assert [(trajectories["failures"],)] == query(folder, "SELECT count(*) FROM experience WHERE NOT correct")
+    assert trajectories["failures"] > 0
     assert trajectories["ever_stored"] == len(buffer) + sum(trajectories["left"].values())
     tokens = query(folder, "SELECT sum(length) FROM experience")
     assert [(trajectories["tokens"],)] == tokens
     assert [row["replayable"] for row in found["accuracy"]] == buffer.bucket_sizes().tolist()
     assert [row["bucket"] for row in found["accuracy"]] == [f"{i}/{K}" for i in range(K + 1)]
     assert sum(row["questions"] for row in found["accuracy"]) == int((buffer.scorable > 0).sum())
-    assert found["age"]["count"] == found["uses"]["count"] == len(buffer)
+    assert found["age"]["count"] == found["uses"]["count"] == found["quality"]["count"] == len(buffer)
     assert found["age"]["p100"] == float((state.step - buffer.column("step")[buffer.live_slots()]).max())
     share = query(folder, "SELECT 1.0 * sum(replayed) / sum(questions) FROM generations")[0][0]
     assert found["replay"]["share"] == pytest.approx(share)
@@ -174,6 +177,8 @@ def test_stats_for_people(folder, say):
         f"{K}/{K}",
         "#####",
         "log-ratio",
+        " failures), ",
+        "\nquality ",
     ):
         assert said in text
 
@@ -206,6 +211,9 @@ def test_questions_are_those_of_the_view(folder, say):
         wanted = [i for (i,) in query(folder, f"SELECT id FROM questions WHERE {where} ORDER BY id")]
         assert [row["id"] for row in say("questions", folder, option, "--json")] == wanted
     assert {row["retired"] for row in rows} == {True, False}
+    wanted = query(folder, "SELECT question, count(*), avg(quality) FROM experience WHERE NOT correct GROUP BY 1")
+    assert {row["id"]: row["failures"] for row in rows if row["failures"]} == {i: n for i, n, _ in wanted}
+    assert "failures" in say("questions", folder)
 
 
 @pytest.mark.parametrize("name", ["replays", "stored", "groups", "completions"])
@@ -230,7 +238,7 @@ def test_long_prompts_are_shortened_to_the_width_but_nothing_else_is(folder, say
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = say("questions", folder).splitlines()
         assert all(line.endswith("…") for line in lines[1:])
-        assert max(map(len, lines)) <= max(columns, 110)
+        assert max(map(len, lines)) <= max(columns, 115)
     assert say("questions", folder, "--json")[0]["prompt"] == prompt
 
 
@@ -264,7 +272,36 @@ def test_show_what_happened_to_a_trajectory(folder, say):
     assert found["measurements"]
     text = say("show", number, folder)
     assert f"at step {found['left']['step']}: {found['left']['reason']}" in text
-    assert "entropy measured again" in text
+    assert "measured again\nstep  " in text
+    assert "entropy" in text
+
+
+def test_show_a_failure_and_what_it_is_worth(folder, say):
+    ((number, advantage, quality),) = query(
+        folder,
+        "SELECT id, advantage, quality FROM trajectories WHERE NOT correct AND advantage NOTNULL ORDER BY id LIMIT 1",
+    )
+    found = say("show", number, folder, "--json")
+    assert (found["correct"], found["advantage"], found["quality"]) == (False, advantage, quality)
+    text = say("show", number, folder)
+    for said in ("(a failure)", "\nadvantage ", "\nquality "):
+        assert said in text
+
+
+def test_show_a_question_that_came_back(folder, say):
+    ((number,),) = query(folder, "SELECT question FROM retirements WHERE kind = 'returned' LIMIT 1")
+    kinds = [row["kind"] for row in say("show", f"q:{number}", folder, "--json")["retirements"]]
+    assert kinds[:2] == ["left", "returned"]
+    text = say("show", f"q:{number}", folder)
+    assert text.index("left replay at step") < text.index("came back at step")
+
+
+def test_an_experience_log_of_the_development_version_is_refused(folder, say):
+    connection = sqlite3.connect(folder / "experience.db")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    for command in ("stats", "verify", "prune"):
+        assert "has schema 1, which a development version of exgrpo wrote" in say(command, folder, code=1)
 
 
 def test_show_a_trajectory_of_a_dead_branch(folder, say):
@@ -379,6 +416,26 @@ def test_a_mistake_gives_the_tables(folder, say, statement):
     text = say("sql", statement, folder, code=2)
     assert "trajectories" in text
     assert "views" in text
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "experience.md").read_text(encoding="utf-8")
+
+
+def test_the_sql_of_the_page_about_failures_and_returns(folder, say):
+    queries = re.findall(r"^```sql\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (failures,) = (query for query in queries if "AS failures" in query)
+    rows = say("sql", failures, folder, "--json")
+    sql = "SELECT q.prompt, sum(NOT correct) FROM experience e JOIN question q ON q.id = e.question GROUP BY e.question"
+    assert {row["prompt"]: row["failures"] for row in rows}.items() <= dict(query(folder, sql)).items()
+    assert rows[0]["failures"] > 0
+    assert all(0 <= row["quality"] <= 1 for row in rows)
+    (returns,) = (query for query in queries if "returned_at" in query)
+    rows = say("sql", returns, folder, "--json")
+    back = query(folder, "SELECT question, max(step) FROM retirements WHERE kind = 'returned' GROUP BY question")
+    assert sorted(row["returned_at"] for row in rows if row["returned_at"] is not None) == sorted(at for _, at in back)
+    assert back
+    assert all(row["left_at"] < row["returned_at"] for row in rows if row["returned_at"] is not None)
+    assert any(row["completions_since"] for row in rows)
 
 
 # export, import, merge, prune, verify, fork ---------------------------------------------------------------------------

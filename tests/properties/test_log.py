@@ -28,9 +28,9 @@ from exgrpo.experience.trajectory import Scores
 QUESTIONS, K, DIMENSION = 5, 4, 3
 question = st.integers(0, QUESTIONS - 1)
 nan = st.just(math.nan)
-entropy = st.one_of(nan, st.sampled_from([0.0, -0.0, 0.25, 0.5]), st.floats(0, 4, width=32))
-number = st.one_of(nan, st.sampled_from([0.0, -0.0]), st.floats(-1e9, 1e9))
-share = st.one_of(nan, st.floats(0, 1))
+entropy = st.one_of(nan, st.sampled_from([0.0, 0.25, 0.5]), st.floats(0, 4, width=32)).map(abs)
+number = st.one_of(nan, st.just(0.0), st.floats(-1e9, 1e9)).map(lambda value: value + 0.0)  # zero has no sign in SQLite
+share = st.one_of(nan, st.floats(0, 1)).map(abs)
 vector = st.none() | st.lists(st.floats(-9, 9, width=16), min_size=DIMENSION, max_size=DIMENSION)
 
 
@@ -65,7 +65,8 @@ class LogMachine(RuleBasedStateMachine):
     def start(self, options):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "experience.db"
-        self.config, self.origin = ReplayConfig(**options), Origin(model="m", options=json.dumps(options))
+        self.config = ReplayConfig(**options)
+        self.origin = Origin(model="m", num_generations=K, options=json.dumps(options))
         self.dtype = self.config.logp_dtype
         self.commits, self.embedded = [], []
         self.generation = self.step = 0
@@ -95,8 +96,10 @@ class LogMachine(RuleBasedStateMachine):
         question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy, correct=st.booleans(),
         advantage=number, quality=share, embedding=vector, surest=st.booleans(),
     )  # fmt: skip
-    def admit(self, question, ids, entropy, correct=True, advantage=1.0, quality=math.nan, embedding=None, surest=False):
-        logps = -np.linspace(0.0 if surest else 0.1, 2, len(ids)).astype(self.dtype)
+    def admit(
+        self, question, ids, entropy, correct=True, advantage=1.0, quality=math.nan, embedding=None, surest=False
+    ):
+        logps = -np.linspace(0.1, 0.1 if surest else 2, len(ids)).astype(self.dtype)
         serial = self.buffer.admit(
             Trajectory(
                 question, np.array(ids), logps, np.array([1.0, math.nan]), self.step, "length", entropy, None, correct,
@@ -128,7 +131,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log(Returned(self.generation, self.step, question))
 
     @precondition(lambda self: len(self.buffer))
-    @rule(data=st.data(), entropy=st.floats(0, 4, width=32), scores=st.lists(number, min_size=4, max_size=4))
+    @rule(data=st.data(), entropy=entropy, scores=st.lists(number, min_size=4, max_size=4))
     def measure(self, data, entropy, scores):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
         measured = [Scores(entropy, *scores)] if math.isfinite(scores[0]) else np.array([entropy])
@@ -158,7 +161,9 @@ class LogMachine(RuleBasedStateMachine):
 
     # The file ---------------------------------------------------------------------------------------------------
 
-    @rule(snapshot=st.booleans(), deferred=st.lists(question, max_size=3), gate=st.booleans(), reviewed=st.integers(0, 9))
+    @rule(
+        snapshot=st.booleans(), deferred=st.lists(question, max_size=3), gate=st.booleans(), reviewed=st.integers(0, 9)
+    )
     def commit(self, snapshot, deferred, gate, reviewed):
         state = PlannerState(self.generation, self.step, gate, 0.25, 2, 3, tuple(deferred), 1000, reviewed)
         position = self.log.commit(state, snapshot=self.buffer.snapshot() if snapshot else None)
@@ -203,10 +208,9 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def about(trajectory):
-    """Of a trajectory what can be compared: NaN is NaN, and zero has no sign."""
-    values = asdict(trajectory)
-    embedding = values.pop("embedding")
-    return repr(values).replace("-0.0", "0.0"), None if embedding is None else embedding.tobytes()
+    """All of a trajectory, so that NaN equals NaN."""
+    values = asdict(trajectory) | {"entropy_step": trajectory.measured_at}
+    return {name: v.tobytes() if isinstance(v, np.ndarray) else repr(v) for name, v in values.items()}
 
 
 TestLog = LogMachine.TestCase

@@ -9,20 +9,34 @@ from tests.logs import Run
 
 GENERATIONS = 16
 OPTIONS = {
-    "mixing": ["share", "share", "rescue"],
-    "question_choice": ["gaussian", "variance", "uniform"],
-    "trajectory_choice": ["lowest_entropy", "lowest_entropy", "random", "newest"],
-    "entropy_refresh": ["lazy", "exact"],
+    "mixing": ["share", "share", "rescue", "coin", "added", "prompt"],
+    "replays_per_group": [1, 1, 2, 4],
+    "question_choice": ["gaussian", "variance", "uniform", "range", "linear", "tiers", "headroom"],
+    "difficulty": ["latest", "latest", "window", "spread"],
+    "difficulty_window": [100, 6],
+    "by_problem_type": [False, False, True],
+    "trajectory_choice": [
+        "lowest_entropy", "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance",
+        "entropy_percentile", "highest_quality", "quality_tiers", "headroom",
+    ],
+    "entropy_refresh": ["lazy", "exact", "stored"],
     "max_entropy_age": [0, 2],
-    "retirement": ["solved", "never"],
-    "eviction": ["oldest", "highest_entropy"],
+    "admission": ["correct", "correct", "all", "single_success", "quality"],
+    "retirement": ["solved", "threshold", "never"],
+    "review_every": [0, 2],
+    "review_share": [0.1, 0.6],
+    "max_age": [0, 0, 3],
+    "max_uses": [0, 0, 2],
+    "cooldown": [0, 0, 2],
+    "max_drift": [0.0, 0.0, 1e-3],
+    "eviction": ["oldest", "highest_entropy", "lowest_quality", "quality_tiers"],
     "capacity": [25, 1000, 4],
     "start_pass_at_1": [0.0, 0.0, 0.5],
     "logp_dtype": ["float32", "float16"],
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", range(40))
+@pytest.mark.parametrize("case", range(60))
 def test_reopened_planners_plan_alike(tmp_path, case):
     """It stops at some generations; the last commit that counts then lies up to three before."""
     draw = random.Random(case)

@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exgrpo.errors import ConfigurationError, ExperienceLogError, MissingExtraError
-from exgrpo.experience import Trajectory
 from exgrpo.experience.log import LogReader, source_of
 from exgrpo.experience.log import portable as portable_module
 from exgrpo.experience.log.portable import export, read_export, read_folder
-from tests.logs import ORIGIN, Dataset, Run, buffer_at, eventful
+from tests.logs import DIMENSION, EVENTFUL, ORIGIN, Dataset, Run, buffer_at, eventful
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +40,8 @@ def bits(trajectory):
     return (
         trajectory.completion_ids.tolist(), trajectory.behaviour_logps.tobytes(), trajectory.rewards.tobytes(),
         trajectory.step, trajectory.finish_reason, np.float32(trajectory.entropy).tobytes(), trajectory.measured_at,
+        trajectory.correct, np.float64([trajectory.advantage, trajectory.quality]).tobytes(),
+        None if trajectory.embedding is None else trajectory.embedding.tobytes(),
     )  # fmt: skip
 
 
@@ -53,11 +54,8 @@ def stored(path, position=None):
         rows = []
         for slot in slots[np.argsort(buffer.column("serial")[slots])].tolist():
             t = buffer.get(slot)
-            measured = [buffer.column(name)[slot].item() for name in ("entropy", "entropy_step")]
-            t = Trajectory(
-                t.question, t.completion_ids, t.behaviour_logps, t.rewards, t.step, t.finish_reason, *measured
-            )
-            rows.append((facts[t.question].key, bits(t)))
+            measured = {name: buffer.column(name)[slot].item() for name in ("entropy", "entropy_step")}
+            rows.append((facts[t.question].key, bits(replace(t, **measured))))
         return rows, state.step
 
 
@@ -71,7 +69,8 @@ def read(folder):
 
 def test_it_comes_back_bit_by_bit(log, folder):
     rows, end = stored(log)
-    assert rows
+    assert {row[7] for _, row in rows} == {True, False}
+    assert all(row[9] for _, row in rows)
     assert read(folder) == rows
     found = read_export(folder)
     assert (found.source.end, found.origin, found.logp_dtype) == (end, ORIGIN, "float32")
@@ -110,10 +109,15 @@ def test_many_parts_and_row_groups(log, tmp_path, monkeypatch):
 
 
 @settings(max_examples=20)
-@given(seed=st.integers(0, 1000), dtype=st.sampled_from(["float32", "float16"]), generations=st.integers(1, 4))
-def test_any_run_comes_back(tmp_path_factory, seed, dtype, generations):
+@given(
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from(["float32", "float16"]),
+    generations=st.integers(1, 4),
+    options=st.sampled_from([{}, {"admission": "all"}, EVENTFUL]),
+)
+def test_any_run_comes_back(tmp_path_factory, seed, dtype, generations, options):
     folder = tmp_path_factory.mktemp("any")
-    run = Run(folder / "a.db", Dataset(6), seed=seed, logp_dtype=dtype)
+    run = Run(folder / "a.db", Dataset(6), seed=seed, logp_dtype=dtype, **options)
     run.generations(generations)
     run.close()
     with LogReader(folder / "a.db") as reader:
@@ -160,18 +164,22 @@ def test_datasets_reads_it(log, folder, tmp_path):
     loaded = load(folder, tmp_path)
     assert loaded.column_names == [
         "id", "question", "completion_ids", "behaviour_logps", "rewards", "step", "entropy", "entropy_step", "finish_reason",
-        "origin",
+        "origin", "correct", "advantage", "quality", "embedding",
     ]  # fmt: skip
     found = []
     for row in loaded:
         rewards = np.array([math.nan if r is None else r for r in row["rewards"]], np.float32)
-        entropy = math.nan if row["entropy"] is None else row["entropy"]
+        entropy, *of_group = (
+            math.nan if row[name] is None else row[name] for name in ("entropy", "advantage", "quality")
+        )
+        assert len(row["embedding"]) == DIMENSION
         found.append(
             (
                 row["question"],
                 (
                     row["completion_ids"], np.array(row["behaviour_logps"], np.float32).tobytes(), rewards.tobytes(),
-                    row["step"], row["finish_reason"], np.float32(entropy).tobytes(), row["entropy_step"],
+                    row["step"], row["finish_reason"], np.float32(entropy).tobytes(), row["entropy_step"], row["correct"],
+                    np.float64(of_group).tobytes(), np.float16(row["embedding"]).tobytes(),
                 ),
             )
         )  # fmt: skip
@@ -203,7 +211,8 @@ def test_the_card_says_what_it_is(log, folder):
     assert head["tags"] == ["exgrpo", "reasoning", "grpo"]
     facts = head["exgrpo"]
     rows, end = stored(log)
-    assert (facts["format"], facts["end_step"], facts["trajectories"]) == (1, end, len(rows))
+    assert (facts["format"], facts["end_step"], facts["trajectories"]) == (2, end, len(rows))
+    assert facts["failures"] == sum(not row[7] for _, row in rows)
     assert facts["origins"] == {"1": vars(ORIGIN)}
     for said in ("tiny", "tok-1", "tpl-1", f"{len(rows)} trajectories", "exgrpo experience import", "load_dataset"):
         assert said in text
@@ -329,12 +338,29 @@ def test_what_is_no_export_is_refused(folder, tmp_path, name):
     assert str(place) in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [2, 0, "one", None])
+@pytest.mark.parametrize("version", [3, 0, "one", None])
 def test_another_format_is_refused(folder, version):
     card = folder / "README.md"
-    card.write_text(card.read_text().replace('"format": 1', f'"format": {json.dumps(version)}'))
-    with pytest.raises(ExperienceLogError, match="reads formats up to 1"):
+    card.write_text(card.read_text().replace('"format": 2', f'"format": {json.dumps(version)}'))
+    with pytest.raises(ExperienceLogError, match="reads formats up to 2"):
         read_folder(folder)
+
+
+def test_an_export_of_format_1_is_read(log, folder):
+    """It had successes only, and said nothing of advantages, qualities, embeddings and spreads."""
+    card, new = folder / "README.md", {"trajectories": SINCE_2, "questions": ["spread"]}
+    card.write_text(card.read_text().replace('"format": 2', '"format": 1').replace('"embedding": "encoder-1", ', ""))
+    for table, names in new.items():
+        spoil(folder / table / "part-00000.parquet", **dict.fromkeys(names))
+    rows, end = stored(log)
+    unknown = np.float64([math.nan, math.nan]).tobytes()
+    assert read(folder) == [(key, (*row[:7], True, unknown, None)) for key, row in rows]
+    found = read_export(folder)
+    assert (found.origin, found.source.end) == (replace(ORIGIN, embedding=""), end)
+    assert {question.spread for question in found.source.questions} == {None}
+
+
+SINCE_2 = ["correct", "advantage", "quality", "embedding"]
 
 
 @pytest.mark.parametrize("name", ["origins", "origin", "end_step"])
@@ -378,6 +404,12 @@ BAD_ROWS = {
     "unknown origin": ({"origin": at(2, 7)}, "its origin 7 is not in the card"),
     "another ending": ({"finish_reason": at(2, "bored")}, "finish_reason must be one of"),
     "no step": ({"step": at(2, None)}, "step must not be empty"),
+    "neither right nor wrong": ({"correct": at(2, None)}, "correct must not be empty"),
+    "infinite advantage": ({"advantage": at(2, math.inf)}, "advantage must be finite"),
+    "quality above 1": ({"quality": at(2, 1.5)}, "quality must lie in"),
+    "embedding beyond float16": ({"embedding": at(2, [1e6])}, "embedding must have shape"),
+    "embedding of nothing": ({"embedding": at(2, [])}, "embedding must have shape"),
+    "embedding with a hole": ({"embedding": at(2, [1.0, None])}, "embedding holds an empty value"),
 }
 
 
@@ -418,8 +450,10 @@ def test_missing_columns_and_other_types_are_named(folder, table):
         ({"successes": at(1, 9)}, "row 1: 9 successes of"),
         ({"successes": at(1, -1)}, "row 1: -1 successes of"),
         ({"observed_at": at(1, None)}, "at step None cannot be"),
+        ({"spread": at(1, -0.5)}, r"row 1: a spread of -0\.5"),
+        ({"spread": at(1, math.nan)}, "row 1: a spread of nan"),
     ],
-    ids=["no key", "twice", "too many", "negative", "no step"],
+    ids=["no key", "twice", "too many", "negative", "no step", "negative spread", "spread NaN"],
 )
 def test_a_bad_question_is_named(folder, changes, said):
     spoil(folder / "questions/part-00000.parquet", **changes)

@@ -49,10 +49,15 @@ def change(path, *statements):
 def test_the_log_of_these_tests_holds_everything(original):
     path, _, _ = original
     connection = sqlite3.connect(path)
-    for table in (*schema.EVENTS, *schema.FACTS, "tokens", "snapshot", "tokenizer"):
+    for table in (*schema.EVENTS, *schema.FACTS, "tokens", "embedding", "snapshot", "tokenizer"):
         assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0], table
     reasons = {reason for (reason,) in connection.execute("SELECT DISTINCT reason FROM eviction")}
     assert reasons == {"retired", "capacity", "capacity_per_question"}
+    assert {kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM retirement")} == {"left", "returned"}
+    assert {correct for (correct,) in connection.execute("SELECT DISTINCT correct FROM trajectory")} == {0, 1}
+    sql = "SELECT count(advantage), count(quality), count(*) FROM trajectory"
+    advantages, qualities, trajectories = connection.execute(sql).fetchone()
+    assert 0 < advantages < qualities == trajectories
     connection.close()
 
 
@@ -61,8 +66,8 @@ def test_nothing_is_found_where_nothing_is_wrong(original):
     assert verify(path) == []
 
 
-ROWS_OF = {"meta": "key", "tokenizer": "hash", "tokens": "id", **dict.fromkeys(schema.FACTS, "id")}
-DELETABLE = [*schema.EVENTS, *schema.FACTS, "tokens", "meta"]
+ROWS_OF = {"meta": "key", "tokenizer": "hash", "tokens": "id", "embedding": "id", **dict.fromkeys(schema.FACTS, "id")}
+DELETABLE = [*schema.EVENTS, *schema.FACTS, "tokens", "embedding", "meta"]
 
 
 @pytest.mark.parametrize("which", ["min", "max"])
@@ -92,7 +97,7 @@ def test_a_changed_value_is_found(log, table, column, kind):
     found = verify(path)
     assert found
     assert all(str(finding) for finding in found)
-    if table in {*schema.EVENTS, "tokens"}:
+    if table in {*schema.EVENTS, "tokens", "embedding"}:
         assert table in {finding.where for finding in found}
 
 

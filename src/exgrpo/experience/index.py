@@ -89,7 +89,7 @@ class TrajectoryIndex:
         """A record at the end of all, and of its question's; returns its slot."""
         slot, s = self._new_slot(), stored
         self.records[slot] = (
-            s.serial, s.digest, s.question, s.step, s.entropy, s.measured_at, 0, self._last, NONE, half(s.nll),
+            s.serial, s.digest, s.question, s.step, plain(s.entropy), s.measured_at, 0, self._last, NONE, half(s.nll),
             half(s.confidence), half(s.confidence_variance), 0.0, half(s.quality), half(s.advantage), s.correct,
         )  # fmt: skip
         if self._last == NONE:
@@ -107,7 +107,7 @@ class TrajectoryIndex:
         """Write down what was measured; NaN leaves what was known."""
         record = self.records[slot]
         record["entropy_step"] = event.step
-        record["entropy"] = event.entropy
+        record["entropy"] = plain(event.entropy)
         for name in ("nll", "confidence", "confidence_variance", "drift"):
             if (value := getattr(event, name)) == value:
                 record[name] = half(value)
@@ -182,7 +182,12 @@ class TrajectoryIndex:
 
 def half(value: float) -> float:
     """A number that float16 can hold: the nearest of them, and never infinite."""
-    return max(-HALF_MAX, min(HALF_MAX, value)) if value == value else value
+    return plain(max(-HALF_MAX, min(HALF_MAX, value)) if value == value else value)
+
+
+def plain(value: float) -> float:
+    """One zero and one NaN, as a log gives them back."""
+    return value + 0.0 if value == value else float("nan")
 
 
 __all__ = ["KEPT", "NONE", "RECORD", "TrajectoryIndex", "half"]

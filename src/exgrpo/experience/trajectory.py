@@ -111,7 +111,7 @@ class Trajectory:
     @cached_property
     def scores(self) -> "Scores":
         """What is known of it at birth, under its behaviour policy."""
-        return replace(Scores.of_tokens(self.behaviour_logps, self.behaviour_logps), entropy=self.entropy)
+        return replace(Scores.of_tokens(self.behaviour_logps), entropy=self.entropy)
 
     @property
     def measured_at(self) -> int:
@@ -138,20 +138,23 @@ class Scores:
     drift: float = float("nan")
 
     @classmethod
-    def of_tokens(cls, logps: FloatArray, behaviour_logps: FloatArray) -> "Scores":
+    def of_tokens(cls, logps: FloatArray, behaviour_logps: FloatArray | None = None) -> "Scores":
         """All but the entropy.
 
         Args:
             logps: of its tokens under the policy in question, (T,).
-            behaviour_logps: under the policy that produced it, (T,).
+            behaviour_logps: under the policy that produced it, (T,); None: that is the policy in question.
         """
         now = logps.astype(np.float64)
-        probabilities = np.exp(now)
+        probabilities, n = np.exp(now), len(now)
+        confidence = float(probabilities.sum()) / n
+        centred = probabilities - confidence
+        apart = None if behaviour_logps is None else now - behaviour_logps
         return cls(
-            nll=float(-now.mean()),
-            confidence=float(probabilities.mean()),
-            confidence_variance=float(probabilities.var()),
-            drift=float(np.square(now - behaviour_logps).mean()),
+            nll=0.0 - float(now.sum()) / n,  # never -0.0, which a log does not keep
+            confidence=confidence,
+            confidence_variance=float(centred.dot(centred)) / n,
+            drift=0.0 if apart is None else float(apart.dot(apart)) / n,
         )
 
 

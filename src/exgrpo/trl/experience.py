@@ -263,7 +263,7 @@ class ExperienceKeeper:
         indices = self.log.indices()
         state = rebuild(reader, planner.buffer, position, indices)
         if planner.diversity is not None:
-            for _, question, vector in reader.embeddings(reader.lineage(position)):
+            for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
                 planner.diversity.add(int(indices[question]), vector)
         if origins.order_of_data(before) != origins.order_of_data(origin):
             logger.warning("Another seed or shuffling than before: the passes over the data start anew.")

@@ -102,7 +102,8 @@ def rewards_of(trainer: Any) -> str:
 def bounds(trainer: Any) -> Bounds:
     """What token ids and rewards of trajectories must fit into."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return Bounds(int(model.get_input_embeddings().num_embeddings), len(trainer.reward_funcs))
+    failures = trainer.args.admission in ("all", "quality")
+    return Bounds(int(model.get_input_embeddings().num_embeddings), len(trainer.reward_funcs), failures)
 
 
 def rescorer(trainer: Any) -> Callable[[Sequence[Trajectory]], list[FloatArray | None]]:

@@ -155,6 +155,7 @@ def inherit(
     step: int = 0,
     rescore: Rescore | None = None,
     bounds: Bounds | None = None,
+    stored: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> Inherited:
     """Take a source's experience over into a buffer and its log, as if it had been stored here before the run began.
 
@@ -173,6 +174,8 @@ def inherit(
         rescore: gives new rewards for trajectories whose reward functions were others; None for one that is not right
             under the new ones.
         bounds: of this run's model and reward functions.
+        stored: is told of each trajectory that is stored, in order: what measures diversity must see these embeddings, as
+            `LogReader.embeddings` gives them to a run that is resumed.
 
     Returns:
         What was taken over, and what was left out for which reason.
@@ -198,6 +201,7 @@ def inherit(
                     report.left_out["already stored"] += 1
                 else:
                     admitted += 1
+                    stored(known.trajectory)
                     touched.add(known.trajectory.question)
     report.taken, report.questions = len(buffer) - before, int((buffer.count[sorted(touched)] > 0).sum())
     if lost := admitted - report.taken:
