@@ -73,8 +73,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             max_uses=8,
         ),
         "entropy-guided": _preset(
-            "three of ten updates replay only: groups of stored completions, right or wrong, of questions of medium accuracy, "
-            "with entropies in the lowest quarter; after 5 epochs and 1,000 trajectories",
+            "three of ten updates replay questions of medium accuracy only, with all their stored completions, right or wrong, "
+            "whose entropy is in the lowest quarter; after 5 epochs and 1,000 trajectories",
             "recipe A (TrajectoryBuffer)",
             mixing="coin",
             replay_probability=0.3,
@@ -125,6 +125,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "stored, no shaping",
             "the simplification that a 30B model was trained with in 2026",
             replay_share=0.25,
+            start_pass_at_1=0.0,
             entropy_refresh="stored",
             admission="single_success",
             retirement="threshold",

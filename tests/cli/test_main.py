@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
-from exgrpo import PRESETS, __version__
+from exgrpo import PRESETS, ObjectiveConfig, ReplayConfig, __version__
 from exgrpo.cli import main as entry
 from exgrpo.cli.environment import supported_trl
 from exgrpo.cli.main import UsageError, main
@@ -18,7 +19,15 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib",
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("train", "--help"), ("demo", "--help"), ("presets",), ("presets", "--json"), ("env", "--help")],
+    [
+        ("--help",),
+        ("train", "--help"),
+        ("demo", "--help"),
+        ("presets",),
+        ("presets", "--json"),
+        ("env", "--help"),
+        ("explain", "--help"),
+    ],
     ids=" ".join,
 )
 def test_help_imports_nothing_heavy(arguments):
@@ -90,11 +99,21 @@ def test_presets_are_all_listed(capsys):
     for name, preset in PRESETS.items():
         assert name in text
         assert f"source: {preset.source}" in text
+        for option, value in preset.options.items():
+            assert f"{option}={value} (" in text
+    assert max(map(len, text.splitlines())) <= 110
+    assert "sigma=1.0 (default 0.125), entropy_refresh=exact (default lazy)," in text
+    assert "truncation=1.0 (as by default)" in text
     assert main(["presets", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
+    defaults = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
     assert rows == {
-        name: {"summary": p.summary, "source": p.source, "options": dict(p.options)} for name, p in PRESETS.items()
-    }
+        name: {
+            "summary": p.summary, "source": p.source, "options": dict(p.options),
+            "defaults": {option: defaults[option] for option in p.options},
+        }
+        for name, p in PRESETS.items()
+    }  # fmt: skip
 
 
 def test_env(capsys):

@@ -40,14 +40,18 @@ def long_enough(tmp_path, cls, **options):
     ],
 )
 def test_on_policy_is_the_host_bit_for_bit(tmp_path, host):
-    """Over three epochs of 36 questions, of which the host drops the short last batch."""
+    """Over three epochs of 36 questions, of which the host drops the short last batch; all rows computed, as it does."""
     model = h.tiny_model(1)
     model.save_pretrained(tmp_path / "start")
     runs = []
     for cls, kind, extra in (
         (GRPOConfig, GRPOTrainer, {}),
-        (h.ExGRPOConfig, h.ExGRPOTrainer, {"preset": "on-policy"}),
-        (h.ExGRPOConfig, h.ExGRPOTrainer, {"preset": "positive-weight", "positive_weight": 1.0}),
+        (h.ExGRPOConfig, h.ExGRPOTrainer, {"preset": "on-policy", "skip_rows": False}),
+        (
+            h.ExGRPOConfig,
+            h.ExGRPOTrainer,
+            {"preset": "positive-weight", "positive_weight": 1.0, "skip_rows": False},
+        ),
     ):
         trainer = h.trainer(
             long_enough(tmp_path, cls, **host, **extra), h.questions(36), model=str(tmp_path / "start"),

@@ -86,7 +86,7 @@ def told(trainer, after: int) -> list:
 
 def logged(trainer, after: int) -> list[dict]:
     rows = [log for log in trainer.state.log_history if log["step"] > after and "loss" in log]
-    timed = ("step_time", "generation_time")
+    timed = ("step_time", "generation_time", "replay/time")
     return [{k: v for k, v in row.items() if not any(t in k for t in timed)} for row in rows]
 
 

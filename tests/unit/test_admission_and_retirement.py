@@ -112,7 +112,9 @@ def test_solved_and_never():
     assert not never(standing(8, 8))
 
 
-@pytest.mark.parametrize(("at_least", "k"), [(0.5, 8), (0.75, 8), (0.75, 7), (0.01, 8), (1.0, 8), (0.28, 25), (0.07, 100)])
+@pytest.mark.parametrize(
+    ("at_least", "k"), [(0.5, 8), (0.75, 8), (0.75, 7), (0.01, 8), (1.0, 8), (0.28, 25), (0.07, 100)]
+)
 def test_threshold_is_exact_and_inclusive(at_least, k):
     for successes in range(k + 1):
         expected = Fraction(successes, k) >= Fraction(str(at_least))

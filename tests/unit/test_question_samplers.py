@@ -156,7 +156,8 @@ def test_an_empty_range_says_so():
 
 
 @pytest.mark.parametrize(
-    ("q", "expected"), [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.21, 0.25), (0.5, 0.25), (0.6, 0.25), (0.61, 0.75), (1, 1)]
+    ("q", "expected"),
+    [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.21, 0.25), (0.5, 0.25), (0.6, 0.25), (0.61, 0.75), (1, 1)],
 )
 def test_quantiles_by_hand(q, expected):
     """Of 0, 0, 1/4, 1/4, 1/4, 1/4, 3/4, 3/4, 3/4, 1: the smallest that a share q lies at or below."""
@@ -288,7 +289,7 @@ def test_types_are_drawn_in_proportion_to_what_can_be_replayed():
 
 def test_a_full_share_of_types_draws_each_whole():
     types = np.array([0, 1, 2, 0, 1, 2])
-    assert draws(pool([2] * 6, types=types, by_problem_type=True), 6, 20) == {q: 20 for q in range(6)}
+    assert draws(pool([2] * 6, types=types, by_problem_type=True), 6, 20) == dict.fromkeys(range(6), 20)
 
 
 def test_bounds_adapt_for_each_type():

@@ -82,7 +82,9 @@ def test_a_name_is_an_identifier(name):
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
-    with pytest.raises(ConfigurationError, match=r"'gaussian', 'uniform'.*or a dotted path to your own, but is 'gausian'"):
+    with pytest.raises(
+        ConfigurationError, match=r"'gaussian', 'uniform'.*or a dotted path to your own, but is 'gausian'"
+    ):
         ReplayConfig(question_choice="gausian")
     with pytest.raises(ConfigurationError, match=r"question_choice 'gausian' is none of 'gaussian', 'uniform'"):
         QUESTION_SAMPLERS["gausian"]

@@ -118,7 +118,7 @@ def test_a_question_replayed_at_s_is_replayed_again_only_after_the_cooldown(cool
         if 3 in (added(plan) if mixing == "added" else replayed(plan)):
             steps.append(step)
         if mixing == "prompt":  # another question than this one never becomes replayable
-            others = {question: 0 for question in range(6)}
+            others = dict.fromkeys(range(6), 0)
             lab.observe(plan, others)
             for question in set(range(6)) - {3}:
                 lab.buffer.retire(question) if not lab.buffer.retired[question] else None
@@ -265,3 +265,16 @@ def test_drift_by_hand_is_what_the_scorer_measures():
 
     got = Scores.of_tokens(np.log([0.5, 0.25]), np.log([0.25, 0.25])).drift
     assert got == pytest.approx(math.log(2) ** 2 / 2)
+
+
+def test_a_question_that_holds_nothing_does_not_rest():
+    """Used up, or retired, while it rests: then rest is not what keeps it back."""
+    lab = Lab(4, max_uses=1, cooldown=5, replay_share=0.25)
+    lab.store(3, 1)
+    assert lab.plan(4).num_replayed == 1
+    assert lab.plan(4).idle == "no replayable question stored"
+    lab = Lab(4, cooldown=5, replay_share=0.25)
+    lab.store(3, 1)
+    assert lab.plan(4).num_replayed == 1
+    lab.buffer.retire(3)
+    assert lab.plan(4).idle == "no replayable question stored"

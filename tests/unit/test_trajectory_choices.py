@@ -150,8 +150,6 @@ def with_entropies(percentile=25.0):
     return buffer
 
 
-
-
 @pytest.mark.parametrize(("percentile", "highest"), [(1, 1), (12.5, 1), (13, 2), (25, 2), (50, 4), (62.5, 5), (100, 8)])
 def test_the_percentile_is_over_the_whole_buffer(percentile, highest):
     """The lowest quarter of eight is two of them, wherever they are stored."""
@@ -168,7 +166,9 @@ def test_one_that_was_never_measured_is_outside_and_where_all_are_all_are_inside
 
 def test_inside_the_percentile_all_are_alike():
     buffer = with_entropies(50.0)
-    got = Counter(chosen(buffer, "entropy_percentile", questions=(1,), seed=s, entropy_percentile=50.0)[0] for s in range(900))
+    got = Counter(
+        chosen(buffer, "entropy_percentile", questions=(1,), seed=s, entropy_percentile=50.0)[0] for s in range(900)
+    )
     assert set(got) == {10, 11, 12}
     assert all(220 < n < 380 for n in got.values())
     assert chosen(with_entropies(), "entropy_percentile", questions=(0, 1, 2), count=5) == [[0], [10], []]

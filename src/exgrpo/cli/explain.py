@@ -7,6 +7,7 @@ import argparse
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -124,9 +125,11 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="exgrpo explain",
         usage="exgrpo explain [--preset NAME] [--OPTION VALUE ...] [--experience RUN | --pool ...] [--json]",
-        description="What a preset, with any option over it, would replay in one step, and how hard it would push. "
-        "From the experience of a run, or from a made-up pool: what a run with these options would hold after one group of K "
-        "completions for each of 1,000 questions, as many with 0, 1, ..., K right.",
+        description=textwrap.fill(
+            "What a preset, with any option over it, would replay in one step, and how hard it would push. From the "
+            "experience of a run, or from a made-up pool: what a run with these options would hold after one group of K "
+            "completions for each of 1,000 questions, as many with 0, 1, ..., K right."
+        ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -169,7 +172,7 @@ def parser() -> argparse.ArgumentParser:
     options = top.add_argument_group("options of replay and objective; `exgrpo train --help` says what each does")
     for name, read in option_types().items():
         options.add_argument(f"--{name}", type=read, metavar="VALUE", help=argparse.SUPPRESS)
-    options.description = ", ".join(option_types())
+    options.description = textwrap.fill(", ".join(option_types()))
     return top
 
 

@@ -12,7 +12,7 @@ from ..config import SCHEDULES
 from ..experience.difficulty import bucket_of, tier_of
 from ..experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Scores, Trajectory
 from ..replay import Choice, StepPlan, share_of
-from ..replay.questions import _pools_of, bucket_probabilities, sampler_named
+from ..replay.questions import bucket_probabilities, pools_of, sampler_named
 from ..replay.trajectories import Scorer, eligible_questions
 from .explain_pool import MADE_UP, Pool, stream_of
 
@@ -59,7 +59,7 @@ class Table:
         moment = "added" if config.mixing == "added" else "plan"
         all_of_them = config.mixing in ("prompt", "rescue")
         rule = None if all_of_them else eligible_questions(buffer, config, step, moment)
-        return [_pools_of(buffer, kind, self.sampler, config, step, rule) for kind in range(buffer.num_types)]
+        return [pools_of(buffer, kind, self.sampler, config, step, rule) for kind in range(buffer.num_types)]
 
     def _chances_of(self, log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray | None:
         """With which a draw comes from each stratum; None where each question is a stratum of its own."""
@@ -210,7 +210,8 @@ class Rehearsals:
                 planner.generation = generation
                 plan = planner.plan(self.batch, pool.step, self.epoch, score)
                 rescues = self._rescues(plan, rng, score)
-            chosen = tuple((c,) for c in plan.added) or tuple(group for group in plan.replays if group) or rescues
+            in_groups = tuple(group for group in plan.replays if group)
+            chosen = in_groups + tuple((choice,) for choice in plan.added) + rescues
             of_chosen = np.array([choices[0].trajectory.question for choices in chosen], int)
             questions = plan.questions[plan.replayed] if plan.replayed.any() else of_chosen
             yield Drawn(questions, chosen, asked[0], plan.refused, plan.questions[~plan.replayed])

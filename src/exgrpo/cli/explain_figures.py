@@ -74,7 +74,7 @@ def changed_options(setting: Setting) -> list[dict[str, Any]]:
                 continue
             source = "command line" if given else f"preset {setting.preset}"
             if overridden:
-                source += f", over {of_preset[name]} of the preset"
+                source += f" (preset: {of_preset[name]})"
             rows.append({"option": name, "value": value, "default": field.default, "from": source})
     return rows
 
@@ -88,14 +88,16 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
         this = planner.plan(setting.batch, pool.step, setting.epoch, pool.score)
     closed = planner.gate.check(planner.pass_at_1, pool.step, setting.epoch, len(buffer))
     about = {
-        "log": None if pool.path is None else str(pool.path), "groups": pool.groups, "seen": int((buffer.scorable > 0).sum()),
-        "replayable": buffer.num_replayable, "retired": buffer.num_retired, "resting": buffer.num_resting,
-        "trajectories": len(buffer), "failures": int((~buffer.column("correct")[buffer.live_slots()]).sum()),
+        "log": None if pool.path is None else str(pool.path), "groups": pool.groups, "by": setting.replay.difficulty,
+        "seen": int((buffer.scorable > 0).sum()), "replayable": buffer.num_replayable, "retired": buffer.num_retired,
+        "resting": buffer.num_resting, "trajectories": len(buffer),
+        "failures": int((~buffer.column("correct")[buffer.live_slots()]).sum()),
         "pass_at_1": planner.pass_at_1, "expired": this.expired, "returned": this.returned,
     }  # fmt: skip
     with_everything_open(planner)
     with pool.unmeasured():
-        idle = planner.plan(setting.batch, pool.step, setting.epoch, pool.score).idle
+        opened = planner.plan(setting.batch, pool.step, setting.epoch, pool.score).idle
+    idle = this.idle if closed is None and setting.replay.mixing != "coin" else opened
     table = Table(pool)
     rehearsals = Rehearsals(pool, table, setting.batch, setting.epoch, setting.draws)
     return {

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -140,7 +139,8 @@ def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, 
         k = k or (reader.origin_of(position.branch).num_generations if position is not None else 0) or 8
         n, store = size_of(reader), StandIns()
         named = dict(reader.rows("SELECT id, problem_type FROM question"))
-        names = [str(named.get(number)) for number in range(n)]
+        of_gaps = next(iter(named.values()), None)
+        names = [str(named.get(number, of_gaps)) for number in range(n)]
         type_names, types = np.unique(names, return_inverse=True)
         planner = Rehearsal(config, stream_of(n), k, seed, store, types=types)
         state = rebuild(reader, planner.buffer)
@@ -183,7 +183,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
     for turn in range(earlier, -1, -1):
         for age in range(ALL_AGES, 0, -1):
             questions = np.flatnonzero(ages == age)
-            right = successes[questions] if turn == 0 else np.minimum(np.ones_like(questions), k)
+            right = successes[questions] if turn == 0 else np.ones_like(questions)
             _observe(planner, rng, questions, right, step - age - ALL_AGES * turn)
     fresh = ~planner.buffer.retired
     planner.pass_at_1 = float(successes[fresh].sum() / (k * fresh.sum())) if fresh.any() else None
@@ -203,25 +203,19 @@ def _observe(planner: Rehearsal, rng: np.random.Generator, questions: IntArray, 
     ]
     planner.observe(plan, groups)
     for group in groups:
-        planner.admit(
-            [t for t in _completions(rng, group, k, step, planner) if planner.wants(group, t.correct, t.finish_reason)],
-            [group],
-        )
+        wanted = [member for member in range(k) if planner.wants(group, member < group.successes, "stop")]
+        planner.admit([_completion(rng, group, member, step, planner) for member in wanted], [group])
 
 
-def _completions(
-    rng: np.random.Generator, group: Group, k: int, step: int, planner: ReplayPlanner
-) -> Iterator[Trajectory]:
-    """K completions; of harder questions they are less sure."""
-    accuracy = group.successes / k
-    for member in range(k):
-        correct = member < group.successes
-        entropy = float(rng.gamma(4.0, 0.1 + 0.1 * (1 - accuracy)))
-        more: dict[str, Any] = {} if planner.diversity is None else {"embedding": _embedding(rng)}
-        yield Trajectory(
-            group.question, rng.integers(0, 1 << 30, TOKENS), -rng.exponential(entropy, TOKENS),
-            np.array([float(correct)]), step, entropy=entropy, correct=correct, advantage=float(correct) - accuracy, **more,
-        )  # fmt: skip
+def _completion(rng: np.random.Generator, group: Group, member: int, step: int, planner: ReplayPlanner) -> Trajectory:
+    """Right where the member is one of the first; of harder questions they are less sure."""
+    accuracy, correct = group.successes / planner.num_generations, member < group.successes
+    entropy = float(rng.gamma(4.0, 0.1 + 0.1 * (1 - accuracy)))
+    return Trajectory(
+        group.question, rng.integers(0, 1 << 30, TOKENS), -rng.exponential(entropy, TOKENS),
+        np.array([float(correct)]), step, entropy=entropy, correct=correct, advantage=float(correct) - accuracy,
+        embedding=None if planner.diversity is None else _embedding(rng),
+    )  # fmt: skip
 
 
 def _embedding(rng: np.random.Generator) -> FloatArray:

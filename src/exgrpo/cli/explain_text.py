@@ -1,5 +1,6 @@
 """`exgrpo explain` for people: the figures as tables, each with a line that says how to read it."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,9 @@ from .experience_output import counted, write
 from .explain_draws import MAX_ROWS
 
 WIDTH = 108
+SHOWN = 3
 Row = Mapping[str, Any]
+_WHOLE: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 
 def as_text(found: Row) -> None:
@@ -37,7 +40,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
 
 def _say(text: str, blank: bool = False) -> None:
     """Prose within the width."""
-    write(("\n" if blank else "") + textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False))
+    write(("\n" if blank else "") + textwrap.fill(text, WIDTH, **_WHOLE))
 
 
 def _head(text: str) -> None:
@@ -61,23 +64,21 @@ def _value(value: Any) -> str:
 def _gate(found: Row) -> None:
     pool, gate = found["pool"], found["gate"]
     _head("Experience")
-    where = pool["log"] or "made up, as after one group of each question"
+    where = pool["log"] or f"made up, as after {counted(pool['groups'], 'group')} of each question"
     stored = counted(pool["trajectories"], "trajectory", "trajectories")
     failures = f" ({pool['failures']:,} of them failures)" if pool["failures"] else ""
+    expired = f"; {pool['expired']:,} have left now for their age" if pool["expired"] else ""
     more = [f"{pool[name]:,} {word}" for name, word in _MORE.items() if pool[name]]
-    table(
-        [
-            ("from", where),
-            ("questions", ", ".join([f"{pool['seen']:,} seen, {pool['replayable']:,} can be replayed", *more])),
-            ("stored", stored + failures),
-            ("time", f"step {found['step']:,}, epoch {found['epoch']:g}, seed {found['seed']}"),
-            (
-                "gate",
-                f"open; Pass@1 {_three(pool['pass_at_1'])}" if gate["open"] else gate["why"].removeprefix("gate "),
-            ),
-        ],
-        left=2,
-    )
+    is_open = f"open; Pass@1 {_three(pool['pass_at_1'])}"
+    facts = {
+        "from": where,
+        "questions": ", ".join([f"{pool['seen']:,} seen, {pool['replayable']:,} can be replayed", *more]),
+        "stored": stored + failures + expired,
+        "time": f"step {found['step']:,}, epoch {found['epoch']:g}, seed {found['seed']}",
+        "gate": is_open if gate["open"] else gate["why"].removeprefix("gate "),
+    }
+    for name, text in facts.items():
+        write(textwrap.fill(text, WIDTH, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13, **_WHOLE))
     if not gate["open"]:
         _say("Nothing is replayed until the gate opens. The rest is what would be replayed if it were open.")
 
@@ -118,8 +119,9 @@ def _questions(found: Row) -> None:
     if not any(row["questions"] for row in rows):
         return
     rescues, exact = replay["mixing"] == "rescue", replay["exact"]
-    _head("Questions by accuracy" + ("" if len(rows) < MAX_ROWS else " (tenths)"))
-    head = ["accuracy", "seen", "stored" if rescues else "can be replayed"]
+    by_spread = found["pool"]["by"] == "spread"
+    _head(f"Questions by {'spread of their rewards' if by_spread else 'accuracy'}")
+    head = ["spread" if by_spread else "accuracy", "seen", "stored" if rescues else "can be replayed"]
     head += [] if rescues else ["weight"]
     head += ["rescued a step" if rescues else "replayed a step"]
     head += [] if exact else ["+-"]
@@ -143,8 +145,11 @@ def _questions(found: Row) -> None:
         _say("No weights: this choice looks at each question, not at its bucket.")
     if found["types"]:
         _head("Problem types, drawn apart")
-        kinds = [(t["type"], _count(t["questions"]), f"{t['expected']:.2f}") for t in found["types"]]
-        table([("type", "can be replayed", "replayed a step"), *kinds])
+        kinds = [
+            (t["type"], _count(t["questions"]), f"{t['expected']:.2f}", f"{t['standard_error']:.2f}")
+            for t in found["types"]
+        ]
+        table([("type", "may be drawn", "replayed a step", "+-"), *kinds])
 
 
 def _count(value: int | None) -> str:
@@ -162,7 +167,7 @@ def _trajectories(found: Row) -> None:
     t, completions = found["trajectories"], found["batch"] * found["k"]
     if not t["examples"]:
         return
-    _head(f"Trajectories: {t['choice']}, values {_REFRESH[t['refresh']]}")
+    _head(f"Trajectories: {t['choice']}" + (f", values {_REFRESH[t['refresh']]}" if t["measured"] else ""))
     forwards = f"{t['measured']:.1f} are measured again for a step"
     if t["measured"]:
         forwards += f": {t['measured']:.1f} forwards beside the {completions:,} completions of the batch"
@@ -171,21 +176,21 @@ def _trajectories(found: Row) -> None:
     names = [name for name in ("entropy", "age", "quality") if t[name]["stored"] is not None]
     means = [(name, _three(t[name]["chosen"]), _three(t[name]["stored"])) for name in names]
     table([("mean of", "chosen", "all of the same questions"), *means])
-    _say("Of one plan (* chosen; entropy in nats, age in steps):")
+    _say("Of one plan, what its questions hold: entropy in nats (age in steps), * chosen")
     table([_example(example) for example in t["examples"]], left=3)
 
 
-_REFRESH = {"lazy": "measured where too old", "exact": "measured at every draw", "stored": "as stored"}
+_REFRESH = {"lazy": "measured where too old", "exact": "measured at every draw"}
 
 
 def _example(example: Row) -> tuple[str, str, str]:
-    shown = sorted(example["stored"], key=lambda t: not t["chosen"])[:5]
+    stored = sorted(example["stored"], key=lambda t: not t["chosen"])
     texts = [
         f"{'*' if t['chosen'] else ''}{_three(t['entropy'])} ({t['age']}{'' if t['correct'] else ', wrong'})"
-        for t in shown
+        for t in stored[:SHOWN]
     ]
-    more = f", and {len(example['stored']) - 5} more" if len(example["stored"]) > 5 else ""
-    return f"question {example['question']}", example["accuracy"], "entropy (age): " + "  ".join(texts) + more
+    more = f" and {len(stored) - SHOWN} more" if len(stored) > SHOWN else ""
+    return f"question {example['question']}", example["accuracy"], "  ".join(texts) + more
 
 
 def _three(value: float | None) -> str:
@@ -229,6 +234,8 @@ def _group(found: Row) -> None:
         kind = f"a group of {fresh} fresh completions and {stored} stored successes"
     _head(f"Net push of {kind}, at w = 1")
     name = "right among the " + ("fresh" if fresh else "stored")
-    body = [(str(r["successes"]), *(f"{r[c] + 0.0:+.3f}" for c in ("positive", "negative", "net"))) for r in g["rows"]]
+    every = math.ceil(len(g["rows"]) / MAX_ROWS)
+    shown = [r for i, r in enumerate(g["rows"]) if i % every == 0 or i == len(g["rows"]) - 1]
+    body = [(str(r["successes"]), *(f"{r[c] + 0.0:+.3f}" for c in ("positive", "negative", "net"))) for r in shown]
     table([(name, "up", "down", "net"), *body])
     _say(f"Weight x A over one token of each completion. On the whole the group {g['reading']}.")

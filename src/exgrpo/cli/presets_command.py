@@ -5,8 +5,15 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
+from ..config import ObjectiveConfig, ReplayConfig
 from ..presets import PRESETS, Preset
+
+DEFAULTS: dict[str, Any] = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
+WIDTH = 110
+GLUE = "\u00a0"  # keeps an option and its default on one line
 
 
 def run(argv: Sequence[str]) -> int:
@@ -22,7 +29,12 @@ def run(argv: Sequence[str]) -> int:
 
 def as_json() -> str:
     rows = {
-        name: {"summary": preset.summary, "source": preset.source, "options": dict(preset.options)}
+        name: {
+            "summary": preset.summary,
+            "source": preset.source,
+            "options": dict(preset.options),
+            "defaults": {option: DEFAULTS[option] for option in preset.options},
+        }
         for name, preset in PRESETS.items()
     }
     return json.dumps(rows, indent=2) + "\n"
@@ -34,11 +46,22 @@ def as_text() -> str:
     blocks = [_block(name, preset, width) for name, preset in PRESETS.items()]
     return "\n".join(blocks) + (
         "\nTake one with --preset NAME (preset: NAME in a recipe); any option given beside it overrides it.\n"
+        "What it would replay in one step, and how hard it would push: exgrpo explain --preset NAME.\n"
     )
 
 
 def _block(name: str, preset: Preset, width: int) -> str:
-    changes = ", ".join(f"{option}={value}" for option, value in preset.options.items()) or "nothing: the defaults"
+    options = [f"{option}={value} {_beside(option, value)}" for option, value in preset.options.items()]
+    changes = ", ".join(option.replace(" ", GLUE) for option in options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
-    text = "\n".join(textwrap.fill(line, 110 - width, break_on_hyphens=False) for line in lines)
+    filled = [
+        textwrap.fill(line, WIDTH - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets"))
+        for line in lines
+    ]
+    text = "\n".join(filled).replace(GLUE, " ")
     return textwrap.indent(text, " " * width).replace(" " * width, name.ljust(width), 1) + "\n"
+
+
+def _beside(option: str, value: Any) -> str:
+    default = DEFAULTS[option]
+    return "(as by default)" if value == default else f"(default {default})"

@@ -204,8 +204,8 @@ class ExperienceBuffer:
 
     @property
     def num_resting(self) -> int:
-        """Questions within their cooldown."""
-        return len(set(self._resting))
+        """Questions that could be replayed but for their cooldown."""
+        return sum(self._target(question, False) != NONE for question in set(self._resting))
 
     @property
     def num_replayable(self) -> int:
@@ -438,14 +438,8 @@ class ExperienceBuffer:
 
     def _settle(self, question: int) -> None:
         """Put a question where it belongs: into the bucket of its accuracy while it is replayable, else nowhere."""
-        successes, scorable, place, current, _, replays, _, retired = self._questions[question].item()
-        target = NONE
-        if scorable and not retired and not self.rests(question):
-            limit = self.config.max_uses
-            allowed = self.count[question] if self._needs_trajectory else not limit or replays < limit
-            if allowed:
-                bucket = bucket_of(successes, scorable, self.resolution)
-                target = int(self.types[question]) * (self.resolution + 1) + bucket
+        target = self._target(question, True)
+        current, place = int(self._questions["pool"][question]), int(self._questions["place"][question])
         if current == target:
             return
         if current != NONE:
@@ -454,3 +448,14 @@ class ExperienceBuffer:
                 self._questions["place"][moved] = place
         self._questions["pool"][question] = target
         self._questions["place"][question] = NONE if target == NONE else self._pools[target].add(question)
+
+    def _target(self, question: int, resting_counts: bool) -> int:
+        """The pool of a question that can be replayed, else NONE."""
+        successes, scorable, _, _, _, replays, _, retired = self._questions[question].item()
+        if not scorable or retired or (resting_counts and self.rests(question)):
+            return NONE
+        limit = self.config.max_uses
+        if not (self.count[question] if self._needs_trajectory else not limit or replays < limit):
+            return NONE
+        bucket = bucket_of(successes, scorable, self.resolution)
+        return int(self.types[question]) * (self.resolution + 1) + bucket

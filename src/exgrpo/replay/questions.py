@@ -159,7 +159,7 @@ def _log(weights: NDArray[Any]) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pools:
+class Pools:
     """Strata, and how to get at their questions: those of a bucket of the buffer (`members` None), or of arrays."""
 
     strata: Strata
@@ -194,7 +194,7 @@ def draw_questions(
         eligible: only these; time then grows with the pool.
     """
     sampler = sampler_named(config.question_choice)
-    pools = [_pools_of(buffer, kind, sampler, config, step, eligible) for kind in range(buffer.num_types)]
+    pools = [pools_of(buffer, kind, sampler, config, step, eligible) for kind in range(buffer.num_types)]
     weights = [np.where(p.strata.sizes > 0, sampler.weigh(p.strata), np.nan) for p in pools]
     rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
     available = np.array([room.sum() for room in rooms], np.int64)
@@ -215,18 +215,18 @@ def draw_questions(
     return drawn
 
 
-def _pools_of(
+def pools_of(
     buffer: ExperienceBuffer,
     kind: int,
     sampler: QuestionSampler,
     config: ReplayConfig,
     step: int,
     eligible: Eligible | None,
-) -> _Pools:
+) -> Pools:
     resolution = buffer.resolution
     if eligible is None and config.difficulty != "spread" and not sampler.per_question:
         accuracy = np.arange(resolution + 1) / resolution
-        return _Pools(Strata(accuracy, buffer.bucket_sizes(kind), config, buffer, None, step), kind, None)
+        return Pools(Strata(accuracy, buffer.bucket_sizes(kind), config, buffer, None, step), kind, None)
     questions = buffer.replayable(kind)
     if config.difficulty == "spread":
         values = scaled(buffer.spread[questions])
@@ -239,10 +239,10 @@ def _pools_of(
     questions, values, bucket = questions[known], values[known], bucket[known]
     if sampler.per_question:
         strata = Strata(values, np.ones(len(questions), np.int64), config, buffer, questions, step)
-        return _Pools(strata, kind, [questions[i : i + 1] for i in range(len(questions))])
+        return Pools(strata, kind, [questions[i : i + 1] for i in range(len(questions))])
     members: list[IntArray] = [questions[bucket == b] for b in range(resolution + 1)]
     sizes = np.array([len(group) for group in members], np.int64)
-    return _Pools(Strata(np.arange(resolution + 1) / resolution, sizes, config, buffer, None, step), kind, members)
+    return Pools(Strata(np.arange(resolution + 1) / resolution, sizes, config, buffer, None, step), kind, members)
 
 
 def scaled(spread: FloatArray) -> FloatArray:

@@ -262,6 +262,7 @@ def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "entropies": [[row, *value] for row, value in generation.entropies.items()],
         "scores": [[row, *value] for row, value in generation.scores.items()],
         "ratios": [[row, *value] for row, value in generation.ratios.items()],
+        "fillers": sorted(generation.fillers),
         "admitted": generation.admitted,
     }
     arrays = {"questions": torch.as_tensor(np.asarray(plan.questions, np.int64).copy())}
@@ -308,5 +309,6 @@ def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device
     generation.ratios = {
         row: (mean, total, squares, n, capped) for row, mean, total, squares, n, capped in about["ratios"]
     }
+    generation.fillers = set(about["fillers"])
     generation.admitted = about["admitted"]
     return generation

@@ -157,8 +157,8 @@ class ExGRPOConfig(GRPOConfig):
     embedding_device: str = field(
         default="cpu",
         metadata={
-            "help": "Where the encoder runs. On the CPU an embedding does not depend on what else is embedded, to the bit; a GPU is "
-            "faster by far, and takes its memory."
+            "help": "Where the encoder runs. On the CPU an embedding does not depend on what else is embedded, to the bit; a "
+            "GPU is faster by far, and takes its memory."
         },
     )
     alarms: str = field(
@@ -166,6 +166,15 @@ class ExGRPOConfig(GRPOConfig):
         metadata={
             "help": "What happens when replay goes wrong (entropy collapses, the effective sample size stays low, replay is "
             "idle): 'warn', 'stop' or 'off'."
+        },
+    )
+
+    skip_rows: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Leave completions with advantage 0 (groups without variance) out of the loss's forward and backward: the "
+            "gradient is the same. Default: wherever that is exact; True refuses where it is not; False computes all "
+            "rows, as TRL does."
         },
     )
 

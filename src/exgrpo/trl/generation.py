@@ -37,6 +37,7 @@ class Generation:
         advantages: of all rows before any weight, (N*K,).
         outcomes: (B, K), before any rescue.
         wanted: local rows that will be stored, and why they ended.
+        fillers: rows that were computed without need: what is learned of them counts only where there is nothing else.
         admitted: whether they were stored.
     """
 
@@ -58,6 +59,7 @@ class Generation:
     scores: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     ratios: dict[int, tuple[float, float, float, int, int]] = field(default_factory=dict)
     embeddings: dict[int, FloatArray] = field(default_factory=dict)
+    fillers: set[int] = field(default_factory=set)
     admitted: bool = False
 
     def __post_init__(self) -> None:
@@ -153,7 +155,7 @@ class Generation:
     def keep_scores(self, rows: list[int], logps: Tensor) -> None:
         """How stored trajectories look to the policy that is learned; the first given counts. logps: (b, T)."""
         for place, row in enumerate(rows):
-            if row not in self.scores and (choice := self.stored_at(row)) is not None:
+            if row not in self.scores and row not in self.fillers and (choice := self.stored_at(row)) is not None:
                 t = choice.trajectory
                 now = logps[place, : len(t)].detach().float().cpu().numpy()
                 s = Scores.of_tokens(now, t.behaviour_logps)
@@ -161,7 +163,7 @@ class Generation:
 
     def keep_ratios(self, rows: list[int], stats: RatioStats) -> None:
         for place, row in enumerate(rows):
-            if self.stored_at(row) is not None:
+            if row not in self.fillers and self.stored_at(row) is not None:
                 self.ratios.setdefault(
                     row,
                     (
@@ -175,7 +177,7 @@ class Generation:
         ids = {row: np.array(self.completion_ids[row - self.offset], np.int32) for row in self.wanted}
         return {
             "ids": ids, "finish": self.wanted, "logps": self.logps, "entropies": self.entropies, "ratios": self.ratios,
-            "scores": self.scores, "embeddings": self.embeddings,
+            "scores": self.scores, "embeddings": self.embeddings, "fillers": dict.fromkeys(self.fillers),
         }  # fmt: skip
 
     def lessons(self, harvest: dict[str, dict[int, Any]]) -> list[tuple[int, int, float, float]]:

@@ -131,7 +131,9 @@ def loss_metrics(harvest: dict[str, dict[int, Any]], stored: set[int]) -> dict[s
     """
     metrics = {}
     for name, wanted in (("fresh/entropy", False), ("replay/entropy", True)):
-        rows = [value for row, value in harvest["entropies"].items() if (row in stored) == wanted and value[1]]
+        known = {row: v for row, v in harvest["entropies"].items() if (row in stored) == wanted and v[1]}
+        counted = {row: value for row, value in known.items() if row not in harvest["fillers"]}
+        rows = list((counted or ({} if wanted else known)).values())
         if rows:
             means, tokens, _ = np.array(rows).T
             metrics[name] = float((means * tokens).sum() / tokens.sum())

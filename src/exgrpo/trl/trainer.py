@@ -40,7 +40,9 @@ from .generation import NO_LOGP, Generation, merge, outcomes_of
 from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
 from .questions import QuestionTable
 from .resume import ResumableGRPOTrainer
+from .rows import account, counted, most_of, only, rows_to_compute, scale_of, skips_rows
 from .scoring import has_learned_positions, measure, without_left_padding
+from .timing import Stopwatch
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +115,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self.experience: ExperienceKeeper | None = None
         self._tokens_of_this_process = 0
         self.idle_reason: str | None = None
+        self.time = Stopwatch()
         self._forward: tuple[Tensor, Tensor] | None = None
         super().__init__(**given)
         self._objective = config.objective
@@ -125,6 +128,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             self.add_callback(_StopAtGeneratedTokens(self))
         if config.replay.active:
             self._start_replay(config)
+        self._skips_rows = skips_rows(self)
         if (alarm := alarm_of(self)) is not None:
             self.add_callback(alarm)
 
@@ -196,13 +200,15 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             output["advantages"] = weight_positive(output["advantages"], self._objective.positive_weight)
             self._rewrite_logged_advantages(output["advantages"])
             return output
-        self._generation = generation = self._plan(inputs)
+        with self.time("plan"):
+            self._generation = generation = self._plan(inputs)
         try:
             output = super()._generate_and_score_completions(generation.inputs)
         except BaseException:  # a reward function that raises, a user that interrupts
             self.planner.abandon(generation.plan)
             raise
-        return self._observe(generation, output)
+        with self.time("observe"):
+            return self._observe(generation, output)
 
     def _plan(self, inputs: list[dict[str, Any]]) -> Generation:
         """Rows of this process for the next generation; the sampler's are only counted."""
@@ -232,7 +238,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
 
     def _scores(self, trajectories: Sequence[Trajectory]) -> list[Scores]:
         assert self.questions is not None
-        return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
+        with self.time("measure"):
+            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
 
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
@@ -335,8 +342,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if "old_per_token_logps" in output:
             generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
         self._log(batch_metrics(generation))
-        if self.experience is not None:
-            self.experience.commit(self.planner)
+        self._commit()
         return output
 
     def _want(self, generation: Generation, groups: list[Group | None]) -> None:
@@ -365,32 +371,71 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
 
     # Loss -------------------------------------------------------------------------------------------------------
 
+    def _commit(self) -> None:
+        if self.experience is not None and self.planner is not None:
+            with self.time("log"):
+                self.experience.commit(self.planner)
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if (generation := self._in_training()) is None:
-            loss = super()._compute_loss(model, inputs)
-            if self.model.training:  # every row is fresh
-                self._log({"fresh/entropy": self._metrics["train"]["entropy"][-1]})
+            if not self.model.training:
+                return super()._compute_loss(model, inputs)
+            computed, scale = self._computed(inputs, None)
+            loss = self._host_loss(model, inputs, computed) * scale
+            self._log({"fresh/entropy": self._metrics["train"]["entropy"][-1]})  # every row is fresh
             return loss
+        everything = inputs
+        inputs, scale = self._computed(inputs, generation)
         replayed, advantages, mask = inputs["replay_mask"], inputs["advantages"], inputs["completion_mask"]
-        loss = super()._compute_loss(model, {**inputs, "advantages": advantages.masked_fill(replayed, 0.0)})
+        host_inputs = {**inputs, "advantages": advantages.masked_fill(replayed, 0.0)}
+        loss = self._host_loss(model, everything, host_inputs) * scale
         assert self._forward is not None
         (logps, entropies), self._forward = self._forward, None
         rows = inputs["generation_row"].tolist()
+        if "counted" in inputs:
+            generation.fillers |= {
+                row for row, count in zip(rows, inputs["counted"].tolist(), strict=True) if not count
+            }
         if replayed.any():
             part = replay_loss(
                 logps, inputs["behaviour_logps"], advantages, mask, replayed, self._objective,
-                self.token_weights(inputs, mask), self.args.epsilon, vocabulary=self._vocabulary,
+                self.token_weights(everything, mask), self.args.epsilon, vocabulary=self._vocabulary,
             )  # fmt: skip
             loss = loss + part.loss
             generation.keep_ratios(rows, part.stats)
             generation.keep_scores(rows, logps)
         generation.keep_logps(rows, logps)
         generation.keep_entropies(rows, entropies, mask, self._optimizer_step)
-        if (added := added_loss(self, model, generation, inputs, self._vocabulary)) is not None:
+        if (added := added_loss(self, model, generation, everything, self._vocabulary)) is not None:
             self._forward = None
             loss = loss + added
         if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
-            self._admit(generation)
+            with self.time("admit"):
+                self._admit(generation)
+            self._log(self.time.take())
+        return loss
+
+    def _computed(self, inputs: dict[str, Any], generation: Generation | None) -> tuple[dict[str, Any], float]:
+        """The rows of a micro-batch that are computed, and what the host's mean over them is multiplied with."""
+        if not self._skips_rows:
+            return inputs, 1.0
+        needed = None
+        if generation is not None:
+            wanted = [
+                row in generation.wanted and not (row in generation.logps and row in generation.entropies)
+                for row in inputs["generation_row"].tolist()
+            ]
+            needed = torch.tensor(wanted)
+        size = inputs["completion_mask"].size(0)
+        count = counted(inputs, needed)
+        rows = rows_to_compute(inputs, count, functools.partial(most_of, self))
+        inputs = {**inputs, "counted": count}
+        return (inputs, 1.0) if rows is None else (only(inputs, rows), scale_of(self, len(rows), size))
+
+    def _host_loss(self, model: Any, inputs: dict[str, Any], computed: dict[str, Any]) -> Tensor:
+        loss: Tensor = super()._compute_loss(model, computed)
+        if self._skips_rows:
+            self._log({"fresh/rows_skipped": account(self, inputs, computed)})
         return loss
 
     def token_weights(self, inputs: dict[str, Any], mask: Tensor) -> Tensor | float:
@@ -423,8 +468,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         """All forwards of a generation are done: what it wants stored becomes trajectories, on every process the same."""
         assert self.planner is not None
         if self._embedding is not None:
-            for vectors in self._embedding.result().values():
-                generation.embeddings |= zip(generation.wanted, vectors, strict=True)
+            with self.time("embed"):
+                for vectors in self._embedding.result().values():
+                    generation.embeddings |= zip(generation.wanted, vectors, strict=True)
         harvest = merge(gather_object([generation.harvest()]))
         buffer = self.planner.buffer
         for choice, scores, step in generation.measured(harvest):
@@ -437,8 +483,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._log({"replay/admitted": float(self.planner.admit(trajectories, generation.groups()))})
         self._log(pool_metrics(self.planner), latest=True)
         generation.admitted = True
-        if self.experience is not None:
-            self.experience.commit(self.planner)
+        self._commit()
 
     # Small things -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,318 @@
+"""Recipe A, "entropy guided": how hard a question is (`DifficultyBucketer`), and which updates replay (`SelectiveReplay`).
+
+The buffer of the recipe is in `trajectory_buffer.py`, its entropies in `entropy.py`, its importance weights and loss in
+`rollouts.py`; all names are in `exgrpo.recipes`. The same recipe under the trainer is the preset `entropy-guided`.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigurationError
+from ..experience.difficulty import Windows
+from ..experience.trajectory import FloatArray
+from ..replay.gate import Gate
+from ..replay.questions import quantile
+from ..replay.rng import COIN, generator_for
+
+if TYPE_CHECKING:
+    from .trajectory_buffer import Sample, TrajectoryBuffer
+
+TOO_HARD, HARD, MEDIUM, EASY, TOO_EASY, UNKNOWN = "too_hard", "hard", "medium", "easy", "too_easy", "unknown"
+TOO_HARD_BELOW, TOO_EASY_ABOVE = 0.1, 0.9
+METRICS = ("correctness_rate",)
+
+Range = tuple[float, float]
+
+STRATEGIES: dict[str, tuple[str, bool, str]] = {
+    "medium_difficulty_low_entropy": ("uniform", True, "entropy_percentile"),
+    "medium_difficulty": ("uniform", True, "random"),
+    "low_entropy": ("uniform", False, "entropy_percentile"),
+    "uniform_difficulty": ("tiers", False, "random"),
+    "random": ("uniform", False, "random"),
+}
+"""Of each strategy: the core's `question_choice`, whether only questions of medium difficulty count, and the core's
+`trajectory_choice`."""
+STRATEGIES["entropy_guided"] = STRATEGIES["medium_difficulty_low_entropy"]
+
+
+class DifficultyBucketer:
+    """The correctness rate of each question over its most recent trajectories, and what that makes it.
+
+    A question is `too_hard` below a rate of 0.1 and `too_easy` above 0.9; in between `medium` inside a range, else `hard` or
+    `easy`; `unknown` before its first trajectory.
+
+    Args:
+        metric: what difficulty is measured by; `correctness_rate` is the only one.
+        window_size: how many of the latest trajectories of a question, or of a problem type, a rate is over.
+        adaptive: whether the bounds of `medium` are quantiles of the rates that are known (both inclusive), instead of rates
+            (both exclusive). What is too hard or too easy is never medium.
+        by_problem_type: whether bounds that adapt do so for each problem type apart.
+
+    Raises:
+        ConfigurationError: a metric that there is not, or a window without room for one trajectory.
+    """
+
+    def __init__(
+        self,
+        metric: str = "correctness_rate",
+        window_size: int = 100,
+        *,
+        adaptive: bool = False,
+        by_problem_type: bool = False,
+    ):
+        check(metric in METRICS, f"DifficultyBucketer needs a metric of {', '.join(METRICS)}, not {metric!r}")
+        check_count("DifficultyBucketer", "window_size", window_size, 1)
+        self.metric = metric
+        self.window_size = window_size
+        self.adaptive = adaptive
+        self.by_problem_type = by_problem_type
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rates."""
+        self.prompts: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._windows = Windows(self.window_size)
+        self._counts: list[tuple[int, int]] = []
+        self._kinds: list[int] = []
+        self._kind_numbers: dict[Hashable, int] = {}
+        self._kind_windows = Windows(self.window_size)
+        self._kind_counts: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """How many questions are known."""
+        return len(self.prompts)
+
+    # Telling ----------------------------------------------------------------------------------------------------
+
+    def number(self, prompt: Any) -> int | None:
+        """The number of a question, in the order in which they came; None where it is unknown."""
+        return self._numbers.get(key_of(prompt))
+
+    def update(self, prompt: Any, is_correct: bool, problem_type: Hashable = None) -> int:
+        """One trajectory more of a question; returns the question's number. The latest problem type that was given counts."""
+        question = self._numbers.setdefault(key_of(prompt), len(self.prompts))
+        if question == len(self.prompts):
+            self.prompts.append(_own(prompt))
+            self._counts.append((0, 0))
+            self._kinds.append(0)
+        kind = self._kind_numbers.setdefault(problem_type, len(self._kind_numbers))
+        self._counts[question] = self._windows.add(question, int(is_correct), 1)
+        if problem_type is not None:
+            self._kind_counts[kind] = self._kind_windows.add(kind, int(is_correct), 1)
+        self._kinds[question] = kind
+        return question
+
+    # Asking -----------------------------------------------------------------------------------------------------
+
+    def counts(self, question: int) -> tuple[int, int]:
+        """Right ones and all, in the window of the question with this number."""
+        return self._counts[question]
+
+    def rate(self, prompt: Any) -> float:
+        """The correctness rate of a question, NaN where it is unknown."""
+        question = self.number(prompt)
+        return math.nan if question is None else _share(self._counts[question])
+
+    def rate_of_type(self, problem_type: Hashable) -> float:
+        """The correctness rate over the latest trajectories of a problem type, NaN where it is unknown."""
+        return _share(self._kind_counts.get(self._kind_numbers.get(problem_type, -1), (0, 0)))
+
+    def bucket(self, prompt: Any, difficulty_range: Range = (0.3, 0.7)) -> str:
+        """`too_hard`, `hard`, `medium`, `easy`, `too_easy` or `unknown`."""
+        question = self.number(prompt)
+        if question is None:
+            return UNKNOWN
+        rates, kinds = np.array([_share(counts) for counts in self._counts]), self.kinds()
+        rate = float(rates[question])
+        if rate < TOO_HARD_BELOW:
+            return TOO_HARD
+        if rate > TOO_EASY_ABOVE:
+            return TOO_EASY
+        if self.inside(rates, difficulty_range, kinds)[question]:
+            return MEDIUM
+        return HARD if rate <= self.bounds(rates[kinds == kinds[question]], difficulty_range)[0] else EASY
+
+    def kinds(self) -> NDArray[np.int64]:
+        """A number for the problem type of each question, (Q,); all 0 unless bounds adapt to each type apart."""
+        apart = self.adaptive and self.by_problem_type
+        return np.array(self._kinds, np.int64) if apart else np.zeros(len(self._kinds), np.int64)
+
+    def bounds(self, rates: FloatArray, difficulty_range: Range = (0.3, 0.7)) -> Range:
+        """Of `medium`: the range as it is, or its quantiles of the rates, (n,); NaN where there are none."""
+        low, high = check_range("DifficultyBucketer", difficulty_range)
+        if not self.adaptive:
+            return low, high
+        ones = np.ones(len(rates), np.int64)
+        return quantile(rates, ones, low), quantile(rates, ones, high)
+
+    def inside(
+        self, rates: FloatArray, difficulty_range: Range = (0.3, 0.7), kinds: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
+        """Which of questions with these rates, (n,), and numbers of types, (n,), are medium."""
+        medium = np.zeros(len(rates), bool)
+        if not self.adaptive:
+            low, high = self.bounds(rates, difficulty_range)
+            return np.asarray((rates > low) & (rates < high))
+        kinds = np.zeros(len(rates), np.int64) if kinds is None else kinds
+        for kind in np.unique(kinds):
+            low, high = self.bounds(rates[kinds == kind], difficulty_range)
+            medium |= (kinds == kind) & (rates >= low) & (rates <= high)
+        return np.asarray(medium & (rates >= TOO_HARD_BELOW) & (rates <= TOO_EASY_ABOVE))
+
+
+class SelectiveReplay:
+    """Which updates replay, and what: with a probability an update is a replay update, once the gate is open.
+
+    What an update does follows from the seed and its number (`updates`) alone; set that when a run goes on.
+
+    Args:
+        strategy: of `TrajectoryBuffer.sample`; `entropy_guided` is `medium_difficulty_low_entropy`.
+        replay_probability: that an update is a replay update, in [0, 1].
+        medium_difficulty_range: of the correctness rate, exclusive; quantiles where the buffer's bounds adapt.
+        entropy_percentile: a trajectory's entropy is at or below this percentile of all that is stored, in (0, 100].
+        replay_start_epoch: epochs done, at least; the recipe has 5 to 10.
+        min_stored: more trajectories than this must be stored.
+        seed: of the coin and of what is drawn.
+
+    Attributes:
+        updates: how many were asked about.
+        replay_updates: how many of them were replay updates.
+        idle: why the latest was none, or None.
+
+    Raises:
+        ConfigurationError: a strategy that there is not, or a number out of range.
+    """
+
+    def __init__(
+        self,
+        strategy: str = "entropy_guided",
+        replay_probability: float = 0.3,
+        medium_difficulty_range: Range = (0.3, 0.7),
+        *,
+        entropy_percentile: float = 25.0,
+        replay_start_epoch: float = 5,
+        min_stored: int = 1000,
+        seed: int = 0,
+    ):
+        who = "SelectiveReplay"
+        check_strategy(who, strategy)
+        check(0 <= replay_probability <= 1, f"{who} needs replay_probability in [0, 1], not {replay_probability!r}")
+        check(replay_start_epoch >= 0, f"{who} needs replay_start_epoch of at least 0, not {replay_start_epoch!r}")
+        check_count(who, "min_stored", min_stored, 0)
+        check_count(who, "seed", seed, 0)
+        self.strategy = strategy
+        self.replay_probability = replay_probability
+        self.medium_difficulty_range = check_range(who, medium_difficulty_range)
+        self.entropy_percentile = check_percentile(who, entropy_percentile)
+        self.seed = seed
+        self.updates = 0
+        self.replay_updates = 0
+        self.idle: str | None = None
+        self._gate = Gate(0.0, start_epoch=replay_start_epoch, start_size=min_stored)
+
+    def batch(self, buffer: "TrajectoryBuffer", size: int, epoch: float, *, group_size: int = 8) -> "Sample | None":
+        """What this update replays, `size` trajectories at most; None where it is to be a fresh one. To be asked once for
+        each update.
+
+        Args:
+            buffer: that holds the trajectories.
+            size: how many are wanted.
+            epoch: epochs done.
+            group_size: trajectories of one question, at most.
+        """
+        update, self.updates = self.updates, self.updates + 1
+        self.idle = self._gate.check(None, update, epoch, len(buffer))
+        if self.idle is None and not generator_for(self.seed, update, COIN).random() < self.replay_probability:
+            self.idle = f"on-policy by the coin: replay_probability is {self.replay_probability:g}"
+        if self.idle is not None:
+            return None
+        sample = buffer.sample(
+            self.strategy,
+            size,
+            self.medium_difficulty_range,
+            self.entropy_percentile,
+            group_size=group_size,
+            seed=(self.seed, update),
+        )
+        if not len(sample):
+            self.idle = f"none of {len(buffer)} stored trajectories qualifies for {self.strategy!r}"
+            return None
+        self.replay_updates += 1
+        return sample
+
+
+# What is shared ---------------------------------------------------------------------------------------------------------
+
+
+def key_of(prompt: Any) -> Hashable:
+    """What a question is known by: the content of its prompt. Text, token ids (list, tuple, array or tensor), a list of
+    messages, or anything hashable.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    given = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if isinstance(given, list) and given and all(isinstance(part, dict) for part in given):
+        return "messages", json.dumps(given, sort_keys=True, ensure_ascii=False)
+    key = tuple(given) if isinstance(given, list) else given
+    try:
+        hash(key)
+    except TypeError:
+        raise ConfigurationError(
+            f"a prompt must be text, token ids, a list of messages or something hashable, but is {prompt!r}."
+        ) from None
+    return key
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise `ConfigurationError(message)` unless the condition holds."""
+    if not condition:
+        raise ConfigurationError(f"{message}.")
+
+
+def check_count(who: str, name: str, value: object, low: int) -> None:
+    """A whole number of at least `low`."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= low
+    check(whole, f"{who} needs a whole number of at least {low} for {name}, not {value!r}")
+
+
+def check_range(who: str, difficulty_range: Range) -> Range:
+    """Two ascending numbers in [0, 1]."""
+    low, high = difficulty_range
+    check(0 <= low < high <= 1, f"{who} needs a difficulty range with 0 <= low < high <= 1, not {difficulty_range!r}")
+    return low, high
+
+
+def check_percentile(who: str, percentile: float) -> float:
+    """A number in (0, 100]."""
+    check(
+        0 < percentile <= 100, f"{who} needs an entropy_percentile in (0, 100], not {percentile!r}; the recipe has 25"
+    )
+    return float(percentile)
+
+
+def check_strategy(who: str, strategy: str) -> tuple[str, bool, str]:
+    """What a strategy is, by name."""
+    check(strategy in STRATEGIES, f"{who} needs a strategy of {', '.join(STRATEGIES)}, not {strategy!r}")
+    return STRATEGIES[strategy]
+
+
+def _own(prompt: Any) -> Any:
+    """A prompt that shares no memory with the caller's batch."""
+    if hasattr(prompt, "detach"):
+        return prompt.detach().cpu().clone()
+    return copy.deepcopy(prompt) if isinstance(prompt, (list, np.ndarray)) else prompt
+
+
+def _share(counts: tuple[int, int]) -> float:
+    right, total = counts
+    return right / total if total else math.nan
