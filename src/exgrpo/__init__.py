@@ -26,6 +26,13 @@ _LATER = {
     "register_eviction": "experience.eviction",
     "register_correction": "objective.ratio",
     "register_baseline": "objective.advantage",
+    "TrajectoryBuffer": "recipes",
+    "DifficultyBucketer": "recipes",
+    "SelectiveReplay": "recipes",
+    "compute_entropy": "recipes",
+    "compute_importance_weights": "recipes",
+    "compute_grpo_loss": "recipes",
+    "ExperienceScorer": "recipes",
 }
 """Names that are imported when they are asked for, since what they need is slow to import."""
 

@@ -283,6 +283,12 @@ class ReplayConfig:
             _refuse(self, "on_policy_floor", f"at most on_policy_start ({self.on_policy_start!r})")
         if self.mixing in ("rescue", "none") and self.schedule != "constant":
             _refuse(self, "schedule", f"'constant' with mixing={self.mixing!r}, where no share changes,")
+        if self.mixing == "prompt" and self.question_choice == "headroom":
+            _refuse(
+                self,
+                "question_choice",
+                "another with mixing='prompt', where no trajectory is stored that has headroom,",
+            )
         if self.mixing == "prompt" and self.start_size:
             _refuse(self, "start_size", "0 with mixing='prompt', where no trajectory is stored,")
 

@@ -124,6 +124,40 @@ def test_a_full_disk_ends_training_and_loses_nothing(campaign, way):
     assert campaign.rows[way].said
 
 
+def full_from(nth):
+    """There is no room for the nth ordinary commit, nor for any after it."""
+
+    def arrange():
+        write, count = LogWriter._write, [0]
+
+        def writing(log, commit):
+            count[0] += not commit.durable
+            if count[0] >= nth:
+                (pages,) = log._connection.execute("PRAGMA page_count").fetchone()
+                log._connection.execute(f"PRAGMA max_page_count = {pages}")
+                log._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                with log._transaction("committing"):
+                    log._connection.execute("INSERT INTO meta VALUES ('much', zeroblob(1000000))")
+            write(log, commit)
+
+        LogWriter._write = writing
+
+    return arrange
+
+
+def test_a_commit_that_fails_while_training_goes_on_ends_training_at_the_next(campaign):
+    with campaign.run(FULL) as run:
+        outcome = run.attempt(arrange=campaign.arranged(full_from(7)))
+        assert (outcome.end, outcome.error, outcome.lost) == ("refused", "ExperienceLogError", 0)
+        assert f"{run.log}: no space left while committing" in outcome.message
+        seen = len(run.generations())
+        assert 2 <= seen < crash_run.STEPS
+        campaign.row("full").faults += 1
+        again = run.attempt(arrange=campaign.arranged())
+        campaign.judge(run, campaign.references[FULL], again, ["full"], "after room was made", refusable=False)
+    expect_sound(campaign, "full")
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_disk_that_is_full_for_real(campaign, whole):
     campaign.small_disk("small disk", FULL, whole)

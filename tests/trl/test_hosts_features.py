@@ -4,6 +4,7 @@ import math
 import re
 
 import harness as h
+import pytest
 import torch
 from peft import LoraConfig
 
@@ -32,8 +33,9 @@ def test_peft(tmp_path):
         )
 
 
-def test_peft_learns(tmp_path):
-    peft = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+@pytest.mark.parametrize("target", [["q_proj", "v_proj"], ["q_proj", "embed_tokens"]])
+def test_peft_learns(tmp_path, target):
+    peft = LoraConfig(r=4, target_modules=target)
     args = h.config(tmp_path, max_steps=4, start_pass_at_1=0.0, learning_rate=1e-2)
     trainer = h.trainer(args, h.questions(24), script=half_right, peft_config=peft)
     before = {n: p.clone() for n, p in trainer.model.named_parameters()}

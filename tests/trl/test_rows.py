@@ -94,14 +94,17 @@ def test_twenty_steps_end_alike(tmp_path, preset):
                 assert a[name] == pytest.approx(b[name], abs=2e-4), name
 
 
-def test_clip_ratios_are_those_of_all_rows(tmp_path):
-    """Two passes over a generation, a rate at which ratios leave the clip: the host's means over all rows."""
-    options = dict(num_iterations=4, learning_rate=30.0, preset="on-policy", max_steps=4)
+@pytest.mark.parametrize(
+    "host", [{}, {"importance_sampling_level": "sequence"}, {"loss_type": "cispo", "epsilon_high": 1.1, "learning_rate": 3.0}]
+)
+def test_clip_ratios_are_those_of_all_rows(tmp_path, host):
+    """Several passes over a generation, a rate at which ratios leave the clip: the host's means over all rows."""
+    options = {"num_iterations": 4, "learning_rate": 30.0, "preset": "on-policy", **host}
     on, off = (run(tmp_path / str(skip), skip, steps=4, **options) for skip in (True, False))
     found = []
     for a, b in zip(on.state.log_history, off.state.log_history, strict=True):
         for name in b:
-            if name.startswith("clip_ratio/"):
+            if "clip_ratio" in name:
                 assert a[name] == pytest.approx(b[name], abs=1e-3), name
                 found.append(b[name])
     assert max(found) > 0.01
@@ -133,6 +136,7 @@ def test_what_will_be_stored_is_computed(tmp_path):
     [
         (dict(entropy_coef=0.001), "entropy bonus"),
         (dict(preset="on-policy", loss_type="bnpo"), "bnpo"),
+        (dict(preset="on-policy", loss_type="vespo"), "vespo"),
         (dict(preset="on-policy", top_entropy_quantile=0.5), "top_entropy_quantile"),
     ],
 )

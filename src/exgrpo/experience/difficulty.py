@@ -48,20 +48,27 @@ class Windows:
     def __init__(self, size: int):
         self.size = size
         self._groups: dict[int, deque[tuple[int, int]]] = {}
+        self._sums: dict[int, tuple[int, int]] = {}
 
     def add(self, question: int, successes: int, scorable: int) -> tuple[int, int]:
         """A group more; returns successes and scorable completions in the window."""
         groups = self._groups.setdefault(question, deque())
         groups.append((successes, scorable))
-        total = sum(n for _, n in groups)
+        right, total = self._sums.get(question, (0, 0))
+        right, total = right + successes, total + scorable
         while total > self.size and len(groups) > 1:
-            total -= groups.popleft()[1]
-        return sum(right for right, _ in groups), total
+            left = groups.popleft()
+            right, total = right - left[0], total - left[1]
+        self._sums[question] = right, total
+        return right, total
 
     def rows(self) -> list[tuple[int, int, int]]:
         """Question, successes, scorable of every group, oldest first for each question."""
         return [(question, *group) for question, groups in self._groups.items() for group in groups]
 
     def restore(self, rows: Iterable[tuple[int, int, int]]) -> None:
+        """Groups as `rows` gives them."""
         for question, successes, scorable in rows:
             self._groups.setdefault(question, deque()).append((successes, scorable))
+            right, total = self._sums.get(question, (0, 0))
+            self._sums[question] = right + successes, total + scorable

@@ -182,7 +182,7 @@ class Group:
 
     def __post_init__(self) -> None:
         outcomes = _frozen(self.outcomes, np.int8, f"group of question {self.question}: outcomes")
-        counts = [int((outcomes == kind).sum()) for kind in (RIGHT, WRONG, UNSCORABLE)]
+        counts = [outcomes.ravel().tolist().count(kind) for kind in (RIGHT, WRONG, UNSCORABLE)]
         if outcomes.ndim != 1 or outcomes.size == 0 or sum(counts) != outcomes.size:
             raise TrajectoryError(
                 f"group of question {self.question}: outcomes must have shape (m,), m >= 1, and hold "

@@ -25,10 +25,10 @@ class NetPush:
 def gradient_weights(
     config: ObjectiveConfig,
     w: Sequence[float],
-    advantage: float = 1.0,
+    advantage: float | Sequence[float] = 1.0,
     epsilon: float = 0.2,
     vocabulary: int = 0,
-    probability: float = 0.5,
+    probability: float | Sequence[float] = 0.5,
 ) -> list[float]:
     """Gradient of one replayed token's objective with respect to log pi, divided by the advantage, at each ratio.
 
@@ -37,37 +37,38 @@ def gradient_weights(
     Args:
         config: which correction, and its constants.
         w: ratios pi/pi_behaviour, each above 0.
-        advantage: not 0.
+        advantage: not 0; one for all, or one for each ratio.
         epsilon: of PPO's clip.
         vocabulary: size of the model's vocabulary, for `correction="likelihood"`.
-        probability: pi of the token, in (0, 1]; it matters to `likelihood` only.
+        probability: pi of the token, in (0, 1]; it matters to `likelihood` only; one for all, or one for each ratio.
 
     Raises:
         ConfigurationError: an argument is out of its range.
     """
+    advantages, probabilities = _for_each(advantage, w), _for_each(probability, w)
     for name, value, holds, required in (
         ("w", w, all(0 < ratio < math.inf for ratio in w), "finite ratios above 0"),
-        ("advantage", advantage, advantage != 0 and math.isfinite(advantage), "a finite number other than 0"),
-        ("probability", probability, 0 < probability <= 1, "in (0, 1]"),
+        ("advantage", advantage, all(a != 0 and math.isfinite(a) for a in advantages), "a finite number other than 0"),
+        ("probability", probability, all(0 < p <= 1 for p in probabilities), "in (0, 1]"),
     ):
         if not holds:
             raise ConfigurationError(f"gradient_weights needs {name} to be {required}, but {name}={value!r} came.")
-    log_w = torch.tensor([[math.log(ratio)] for ratio in w], dtype=torch.float64).view(-1, 1)  # a row for each token
+    log_w, given, log_pi = (  # a row for each token
+        torch.tensor(values, dtype=torch.float64).view(-1, 1)
+        for values in (list(map(math.log, w)), advantages, list(map(math.log, probabilities)))
+    )
     with torch.enable_grad():
         change = torch.zeros_like(log_w, requires_grad=True)  # of log pi
-        terms = Terms(
-            log_w + change,
-            math.log(probability) + change,
-            torch.full_like(log_w, advantage),
-            config,
-            epsilon,
-            vocabulary,
-        )
+        terms = Terms(log_w + change, log_pi + change, given, config, epsilon, vocabulary)
         gain = correction_named(config.correction).function(terms).sum()
         if not gain.requires_grad:
             return [0.0] * len(w)
         (gradient,) = torch.autograd.grad(gain, change)
-    return [float(g) / advantage + 0.0 for g in gradient[:, 0]]  # + 0.0: no -0.0
+    return [float(g) + 0.0 for g in (gradient / given)[:, 0]]  # + 0.0: no -0.0
+
+
+def _for_each(value: float | Sequence[float], w: Sequence[float]) -> list[float]:
+    return list(value) if isinstance(value, Sequence) else [value] * len(w)
 
 
 def net_push(

@@ -276,7 +276,8 @@ class ReplayPlanner:
         buffer.observe(question, group.successes, group.scorable, group.spread)
         if group.replayed and self.config.mixing == "prompt":
             buffer.replayed(question, plan.step)
-        accuracy = float(buffer.accuracy(np.array([question]))[0])
+        scorable = int(buffer.scorable[question])
+        accuracy = int(buffer.successes[question]) / scorable if scorable else np.nan
         standing = Standing(question, group.successes, int(group.outcomes.size), accuracy, self.config)
         if not buffer.retired[question] and self._retires(standing):
             buffer.retire(question)

@@ -112,21 +112,28 @@ class Generation:
     def groups(self) -> list[Group | None]:
         """What the fresh completions of each group were worth, those a rescue replaced among them; None without any."""
         assert self.outcomes is not None
-        return [self._group(place) for place in range(len(self.plan.questions))]
-
-    def _group(self, place: int) -> Group | None:
-        assert self.outcomes is not None
-        fresh = self.num_generations - len(self.plan.replays[place])
-        if not fresh:
-            return None
-        spread = math.nan
-        if self.values is not None:
-            values = self.values.reshape(-1, self.num_generations)[place, :fresh]
-            if (known := values[~np.isnan(values)]).size:
-                spread = float(np.float32(known.std()))
-        return Group(
-            int(self.plan.questions[place]), self.outcomes[place, :fresh], bool(self.plan.replayed[place]), spread
+        plan, k = self.plan, self.num_generations
+        fresh = [k - len(choices) for choices in plan.replays]
+        rows = zip(
+            plan.questions.tolist(), self.outcomes, fresh, plan.replayed.tolist(), self._spreads(fresh), strict=True
         )
+        return [
+            Group(question, outcomes[:m], replayed, spread) if m else None
+            for question, outcomes, m, replayed, spread in rows
+        ]
+
+    def _spreads(self, fresh: list[int]) -> list[float]:
+        """Standard deviation of the rewards of each group's fresh members, NaN where none is known."""
+        if self.values is None:
+            return [math.nan] * len(fresh)
+        values = self.values.reshape(-1, self.num_generations).astype(np.float64)
+        known = ~np.isnan(values) & (np.arange(self.num_generations) < np.array(fresh)[:, None])
+        count = known.sum(1)
+        with np.errstate(invalid="ignore"):
+            mean = np.where(known, values, 0.0).sum(1) / count
+            variance = np.where(known, values - mean[:, None], 0.0) ** 2
+            spreads: list[float] = np.sqrt(variance.sum(1) / count).astype(np.float32).tolist()
+        return spreads
 
     def tensors(self, width: int, device: torch.device) -> dict[str, Tensor]:
         """Batch columns: `replay_mask` (B,), `behaviour_logps` (B, T), `generation_row` (B,), the global row."""

@@ -15,6 +15,7 @@ from ..replay.plan import ReplayPlanner
 from .generation import Generation
 
 MAX_BUCKET_METRICS = 16
+TINY = 1e-30
 
 
 def fresh_metrics(outcomes: np.ndarray, rewards: torch.Tensor, stored: set[int]) -> dict[str, float]:
@@ -90,15 +91,17 @@ def push_metrics(
     if not rows or generation.advantages is None:
         return {}
     advantages = weight_positive(generation.advantages.float().cpu(), objective.positive_weight)
-    pushes = advantages.nan_to_num().clone()
-    for row in rows:
-        advantage = float(advantages[row])
-        w, probability = math.exp(min(ratios[row][0], MAX_LOG_RATIO)), math.exp(-harvest["scores"][row][0])
-        (weight,) = gradient_weights(
-            objective, [w], advantage=math.copysign(1.0, advantage), epsilon=epsilon, vocabulary=vocabulary,
-            probability=probability,
-        )  # fmt: skip
-        pushes[row] = advantage * weight
+    pushes = advantages.nan_to_num()
+    moved = [row for row in rows if pushes[row]]
+    weights = gradient_weights(
+        objective,
+        [math.exp(max(-MAX_LOG_RATIO, min(ratios[row][0], MAX_LOG_RATIO))) for row in moved],
+        advantage=pushes[moved].tolist(),
+        epsilon=epsilon,
+        vocabulary=vocabulary,
+        probability=[max(math.exp(-harvest["scores"][row][0]), TINY) for row in moved],
+    )
+    pushes[moved] *= torch.tensor(weights)
     groups = sorted({row // k for row in rows})
     return {"replay/net_push": float(pushes.view(-1, k)[groups].sum(1).mean())}
 

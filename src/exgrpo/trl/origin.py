@@ -99,11 +99,16 @@ def rewards_of(trainer: Any) -> str:
     return json.dumps([functions, {"decides": decides, "above": float(trainer.args.correctness_threshold)}])
 
 
+def vocabulary_of(model: Any) -> int:
+    """The size of a model's vocabulary; what its embedding is wrapped in by adapters does not matter."""
+    return int(model.config.get_text_config().vocab_size)
+
+
 def bounds(trainer: Any) -> Bounds:
     """What token ids and rewards of trajectories must fit into."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     failures = trainer.args.admission in ("all", "quality")
-    return Bounds(int(model.get_input_embeddings().num_embeddings), len(trainer.reward_funcs), failures)
+    return Bounds(vocabulary_of(model), len(trainer.reward_funcs), failures)
 
 
 def rescorer(trainer: Any) -> Callable[[Sequence[Trajectory]], list[FloatArray | None]]:

@@ -15,9 +15,10 @@ from torch import Tensor
 from ..errors import ConfigurationError
 
 MEAN_OVER_ROWS = ("dr_grpo", "grpo", "sapo", "luspo")
-SUM_OVER_TOKENS = ("dapo", "cispo", "vespo")
+SUM_OVER_TOKENS = ("dapo", "cispo")
 """Their normaliser is that of the whole batch, which the host knows before."""
 
+CLIP_RATIOS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
 IMAGES = ("pixel_values", "num_images")
 KNOWN = (*MEAN_OVER_ROWS, *SUM_OVER_TOKENS)
 
@@ -28,12 +29,12 @@ def why_not_exact(trainer: Any) -> str | None:
     """What makes a row with advantage zero count for the loss, or None."""
     args = trainer.args
     for holds, why in (
-        (args.loss_type not in KNOWN, f"loss_type={args.loss_type!r} is normalised by the tokens of a micro-batch"),
+        (args.loss_type == "bnpo", "loss_type='bnpo' is normalised by the tokens of a micro-batch"),
+        (args.loss_type not in KNOWN, f"loss_type={args.loss_type!r} logs a mean over rows that would be another"),
         (args.beta != 0, f"beta={args.beta:g}: the KL term has a gradient on every row"),
         (trainer._entropy_bonus_enabled, "the entropy bonus has a gradient on every row"),
         (trainer.aux_loss_enabled, "the router's auxiliary loss has a gradient on every row"),
         (args.top_entropy_quantile < 1.0, "top_entropy_quantile below 1 compares the tokens of all rows"),
-        (args.use_liger_kernel, "use_liger_kernel=True computes the loss elsewhere"),
         (has_dropout(trainer.model), "with dropout, other rows would change what is dropped"),
     ):  # fmt: skip
         if holds:
@@ -64,7 +65,7 @@ def skips_rows(trainer: Any) -> bool:
 
 
 def counted(inputs: Batch, needed: Tensor | None = None) -> Tensor:
-    """(B,), which rows of a micro-batch have a gradient, or are needed for what they reveal. What is written down of others would
+    """(B,), which rows of a micro-batch have a gradient, or are needed for what they reveal. What is known of others would
     depend on how the batch is cut."""
     advantages = inputs["advantages"]
     count: Tensor = advantages.ne(0) if advantages.dim() == 1 else advantages.ne(0).any(1)
@@ -128,8 +129,12 @@ def account(trainer: Any, inputs: Batch, computed: Batch) -> float:
     sums = trainer.accelerator.reduce(torch.stack([c.to(device).float() for c in counts]), reduction="sum")
     tokens, rows, all_tokens, all_rows = sums.tolist()
     metrics = trainer._metrics["train"]
-    if rows < all_rows and metrics.get("clip_ratio/low_mean"):
-        for name in ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"):
-            metrics[name][-1] *= tokens / max(all_tokens, 1.0)
-        metrics["clip_ratio/low_min"][-1] = min(metrics["clip_ratio/low_min"][-1], 0.0)
+    if rows < all_rows:
+        by_row = trainer.importance_sampling_level == "sequence"  # the host then averages over rows
+        share = rows / all_rows if by_row else tokens / max(all_tokens, 1.0)
+        for name in CLIP_RATIOS:
+            if metrics.get(name):
+                metrics[name][-1] *= share
+        if metrics.get("clip_ratio/low_min"):
+            metrics["clip_ratio/low_min"][-1] = min(metrics["clip_ratio/low_min"][-1], 0.0)
     return float(1 - rows / all_rows)

@@ -6,13 +6,12 @@ Every override calls `super()`; no body of the host is copied. In the order of a
       _generate                         rescue: score early, replace failures by stored successes
         _generate_single_turn             generate the fresh rows only, splice the stored ones in
       _calculate_rewards                stored trajectories keep their recorded rewards
-    _compute_loss                     the host's loss on fresh rows, plus the replayed term; harvest log-probs
-      _get_per_token_logps_and_entropies  keep what the host's one forward computed
+    _compute_loss                     of `MixedLossTrainer`: the host's loss on fresh rows, plus the replayed term
+      _admit                            after the last: what it wants stored becomes trajectories
 
 Runs and their checkpoints are those of `ResumableGRPOTrainer`.
 """
 
-import functools
 import logging
 import math
 import textwrap
@@ -27,10 +26,9 @@ from transformers import TrainerCallback
 from ..errors import ConfigurationError
 from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
-from ..objective import group_advantages, replay_loss, weight_positive
+from ..objective import group_advantages, weight_positive
 from ..replay import ReplayPlanner
 from . import checks
-from .added import added_loss
 from .alarms import alarm_of
 from .checkpoint import CheckpointFacts
 from .config import ExGRPOConfig
@@ -38,10 +36,11 @@ from .embedding import EmbeddingAhead
 from .experience import ExperienceKeeper
 from .generation import NO_LOGP, Generation, merge, outcomes_of
 from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from .mixed_loss import MixedLossTrainer
+from .origin import vocabulary_of
 from .questions import QuestionTable
-from .resume import ResumableGRPOTrainer
-from .rows import account, counted, most_of, only, rows_to_compute, scale_of, skips_rows
-from .scoring import has_learned_positions, measure, without_left_padding
+from .rows import skips_rows
+from .scoring import has_learned_positions, measure
 from .timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ logger = logging.getLogger(__name__)
 BY_THE_COIN = "on-policy by the coin"
 
 
-class ExGRPOTrainer(ResumableGRPOTrainer):
+class ExGRPOTrainer(MixedLossTrainer):
     """
     GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)): successful completions are kept,
     organised by question and by how hard the question is now, and the most valuable are replayed in groups with fresh
@@ -159,7 +158,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self.experience = ExperienceKeeper(self)
         self.planner = self.experience.new_planner()
         self._has_learned_positions = has_learned_positions(self.model)
-        self._vocabulary = int(self.accelerator.unwrap_model(self.model).get_input_embeddings().num_embeddings)
+        self._vocabulary = vocabulary_of(self.accelerator.unwrap_model(self.model))
         if main:
             checks.report_start(self)
 
@@ -369,100 +368,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         texts: list[str] = self.processing_class.batch_decode(ids, skip_special_tokens=True)
         return texts
 
-    # Loss -------------------------------------------------------------------------------------------------------
+    # Storing ----------------------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
         if self.experience is not None and self.planner is not None:
             with self.time("log"):
                 self.experience.commit(self.planner)
-
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        if (generation := self._in_training()) is None:
-            if not self.model.training:
-                return super()._compute_loss(model, inputs)
-            computed, scale = self._computed(inputs, None)
-            loss = self._host_loss(model, inputs, computed) * scale
-            self._log({"fresh/entropy": self._metrics["train"]["entropy"][-1]})  # every row is fresh
-            return loss
-        everything = inputs
-        inputs, scale = self._computed(inputs, generation)
-        replayed, advantages, mask = inputs["replay_mask"], inputs["advantages"], inputs["completion_mask"]
-        host_inputs = {**inputs, "advantages": advantages.masked_fill(replayed, 0.0)}
-        loss = self._host_loss(model, everything, host_inputs) * scale
-        assert self._forward is not None
-        (logps, entropies), self._forward = self._forward, None
-        rows = inputs["generation_row"].tolist()
-        if "counted" in inputs:
-            generation.fillers |= {
-                row for row, count in zip(rows, inputs["counted"].tolist(), strict=True) if not count
-            }
-        if replayed.any():
-            part = replay_loss(
-                logps, inputs["behaviour_logps"], advantages, mask, replayed, self._objective,
-                self.token_weights(everything, mask), self.args.epsilon, vocabulary=self._vocabulary,
-            )  # fmt: skip
-            loss = loss + part.loss
-            generation.keep_ratios(rows, part.stats)
-            generation.keep_scores(rows, logps)
-        generation.keep_logps(rows, logps)
-        generation.keep_entropies(rows, entropies, mask, self._optimizer_step)
-        if (added := added_loss(self, model, generation, everything, self._vocabulary)) is not None:
-            self._forward = None
-            loss = loss + added
-        if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
-            with self.time("admit"):
-                self._admit(generation)
-            self._log(self.time.take())
-        return loss
-
-    def _computed(self, inputs: dict[str, Any], generation: Generation | None) -> tuple[dict[str, Any], float]:
-        """The rows of a micro-batch that are computed, and what the host's mean over them is multiplied with."""
-        if not self._skips_rows:
-            return inputs, 1.0
-        needed = None
-        if generation is not None:
-            wanted = [
-                row in generation.wanted and not (row in generation.logps and row in generation.entropies)
-                for row in inputs["generation_row"].tolist()
-            ]
-            needed = torch.tensor(wanted)
-        size = inputs["completion_mask"].size(0)
-        count = counted(inputs, needed)
-        rows = rows_to_compute(inputs, count, functools.partial(most_of, self))
-        inputs = {**inputs, "counted": count}
-        return (inputs, 1.0) if rows is None else (only(inputs, rows), scale_of(self, len(rows), size))
-
-    def _host_loss(self, model: Any, inputs: dict[str, Any], computed: dict[str, Any]) -> Tensor:
-        loss: Tensor = super()._compute_loss(model, computed)
-        if self._skips_rows:
-            self._log({"fresh/rows_skipped": account(self, inputs, computed)})
-        return loss
-
-    def token_weights(self, inputs: dict[str, Any], mask: Tensor) -> Tensor | float:
-        """What the host's loss multiplies each token's term with; a number or (b, 1).
-
-        Args:
-            inputs: the host's micro-batch of B rows.
-            mask: (b, T), of the rows that are weighted: those of the micro-batch, or others beside it.
-        """
-        size, accumulation = inputs["completion_mask"].size(0), self.current_gradient_accumulation_steps
-        if self.loss_type == "dr_grpo":
-            return 1.0 / (size * self.max_completion_length * accumulation)
-        if self.loss_type == "grpo":
-            return 1.0 / (mask.sum(1, keepdim=True).clamp(min=1) * size * accumulation)
-        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes  # dapo
-        return 1.0 / (tokens * accumulation / self.args.steps_per_generation)
-
-    def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
-    ) -> Any:
-        forward = super()._get_per_token_logps_and_entropies
-        if self.planner is not None and self._has_learned_positions:
-            forward = functools.partial(without_left_padding, forward)
-        result = forward(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
-        if self.planner is not None and torch.is_grad_enabled():
-            self._forward = (result[0], result[1])
-        return result
 
     def _admit(self, generation: Generation) -> None:
         """All forwards of a generation are done: what it wants stored becomes trajectories, on every process the same."""
@@ -480,15 +391,14 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         trajectories: list[Trajectory] = generation.trajectories(harvest)
         self._log(loss_metrics(harvest, generation.replayed_rows))
         self._log(push_metrics(generation, harvest, self._objective, self.args.epsilon, self._vocabulary))
-        self._log({"replay/admitted": float(self.planner.admit(trajectories, generation.groups()))})
+        self._log(
+            {"replay/admitted": float(self.planner.admit(trajectories, generation.groups() if self._embedding else ()))}
+        )
         self._log(pool_metrics(self.planner), latest=True)
         generation.admitted = True
         self._commit()
 
     # Small things -----------------------------------------------------------------------------------------------
-
-    def _in_training(self) -> Generation | None:
-        return self._generation if self.model.training else None
 
     def _is_sharded(self) -> bool:
         plugin = self.accelerator.state.deepspeed_plugin
@@ -505,14 +415,6 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
         self.generated_tokens += int(counts.sum())
         self._log({"fresh/generated_tokens": float(self.generated_tokens)}, latest=True)
-
-    def _log(self, metrics: dict[str, float], latest: bool = False) -> None:
-        """Log values that TRL averages until it logs, or states of which only the `latest` is true."""
-        for name, value in metrics.items():
-            if latest:
-                self._metrics["train"][name] = [value]
-            else:
-                self._metrics["train"][name].append(value)
 
     def _log_labels(self, generation: Generation) -> None:
         if self.log_completions:

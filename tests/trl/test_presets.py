@@ -1,0 +1,102 @@
+"""Each preset trains the tiny policy: finite, without an alarm, the same again with the same seed, and another with another."""
+
+import hashlib
+import math
+from dataclasses import replace
+
+import harness as h
+import numpy as np
+import pytest
+import torch
+
+from exgrpo import PRESETS
+from exgrpo.experience.events import Planned, Replayed
+from exgrpo.tasks import get_task
+from exgrpo.tasks.tiny_policy import warm_policy
+from exgrpo.trl.alarms import ReplayAlarm
+
+TASK = get_task("chains", modulus=5, lengths=(2, 3), shares=(0.5, 0.5))
+STEPS = 30
+SHORTER = {"entropy-guided": {"start_epoch": 1.0, "start_size": 40}}
+"""Where the recipe's own start lies beyond thirty steps."""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A policy that is right one time in five, and its tokenizer."""
+    state = torch.random.get_rng_state()
+    model, tokenizer = warm_policy(
+        TASK, 0, tmp_path_factory.mktemp("policy"), warm_up=replace(TASK.warm_up, batches=300)
+    )
+    torch.random.set_rng_state(state)
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}, model, tokenizer
+
+
+def letters(texts):
+    """A toy embedder: how often each character of the alphabet occurs."""
+    return np.array([[text.count(c) for c in TASK.alphabet] for text in texts], float) + 0.01
+
+
+def train(tmp_path, start, preset, seed=0, steps=STEPS):
+    """8 questions of 48 a step, 4 completions each, generated for real; replay starts at once."""
+    weights, model, tokenizer = start
+    model.load_state_dict(weights)
+    options = {"start_pass_at_1": 0.0, **SHORTER.get(preset, {})}
+    args = h.config(
+        tmp_path, preset=preset, max_steps=steps, seed=seed, max_completion_length=TASK.max_completion_length,
+        learning_rate=1e-3, experience_log="none", **options,
+    )  # fmt: skip
+    trainer = h.trainer(
+        args, TASK.make("train", 48, 0), model=model, tokenizer=tokenizer, reward=TASK.reward_function, embedder=letters
+    )
+    trainer.train()
+    return trainer
+
+
+def fingerprint(trainer):
+    digest = hashlib.sha256()
+    for _, tensor in sorted(trainer.model.state_dict().items()):
+        digest.update(tensor.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def logged(trainer):
+    """Every value but times, as text, so that NaN equals NaN."""
+    return [
+        {name: repr(value) for name, value in log.items() if "time" not in name and "_per_second" not in name}
+        for log in trainer.state.log_history
+    ]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_trains_the_tiny_policy(tmp_path, start, preset):
+    first = train(tmp_path, start, preset)
+    assert first.state.global_step == STEPS
+    assert all(tensor.isfinite().all() for tensor in first.model.state_dict().values())
+    for log in first.state.log_history:
+        assert all(math.isfinite(log[name]) for name in ("loss", "grad_norm", "entropy") if name in log)
+    alarms = [callback for callback in first.callback_handler.callbacks if isinstance(callback, ReplayAlarm)]
+    assert len(alarms) == 1
+    assert [alarm for callback in alarms for alarm in callback.raised] == []
+    if first.planner is not None:
+        assert_replays(first, preset)
+    once = fingerprint(first), logged(first)
+    again = train(tmp_path, start, preset)
+    assert fingerprint(again) == once[0]
+    for now, before in zip(logged(again), once[1], strict=True):
+        assert now == before
+    other = train(tmp_path, start, preset, seed=1, steps=4)
+    assert logged(other)[:4] != once[1][:4]
+
+
+def assert_replays(trainer, preset):
+    """It replayed what it should, more than a little."""
+    planned = trainer.events.of(Planned)
+    assert len(planned) == STEPS
+    if preset == "prompt-replay":
+        assert sum(event.replayed for event in planned) > 10
+        assert not len(trainer.planner.buffer)
+    else:
+        assert len(trainer.events.of(Replayed)) > (5 if preset in ("hard-questions", "rescue") else 20)
+    for event in planned:
+        assert event.replayed or event.idle or trainer.planner.config.mixing == "rescue"
