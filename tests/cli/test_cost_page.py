@@ -33,9 +33,7 @@ def steps():
     for case, text in CASES.items():
         for arm, row in result(f"step_{case}")["arms"].items():
             name = "TRL's `GRPOTrainer`" if arm == "stock" else f"`{arm}`"
-            shares = [
-                f"{row[what]:.0%}" if what in row else "" for what in ("without_variance", "replayed", "skipped")
-            ]
+            shares = [f"{row[what]:.0%}" if what in row else "" for what in ("without_variance", "replayed", "skipped")]
             rows.append([text, name, f"{row['seconds']:.3g} s", "1" if arm == "stock" else ratio(row), *shares])
     return rows
 
@@ -93,7 +91,16 @@ def against():
 
 
 def log():
-    names = ("append_us", "plan_ms", "observe_admit_ms", "commit_ms", "written_ms", "step_ms", "open_ms", "checkpoint_ms")
+    names = (
+        "append_us",
+        "plan_ms",
+        "observe_admit_ms",
+        "commit_ms",
+        "written_ms",
+        "step_ms",
+        "open_ms",
+        "checkpoint_ms",
+    )
     return [
         [f"{row['trajectories']:,}", *(f"{row[name]:.2g}" if row[name] < 100 else f"{row[name]:.0f}" for name in names)]
         for row in result("bench_log")["rows"]
@@ -124,7 +131,7 @@ def test_the_tables_are_what_was_measured(title):
 
 
 def test_every_preset_is_there():
-    assert [row[0].strip("`") for row in presets()][0] == "on-policy"
+    assert presets()[0][0] == "`on-policy`"
     assert {row[0].strip("`") for row in presets()} == set(PRESETS)
 
 

@@ -10,15 +10,17 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from exgrpo.errors import ExperienceLogError, LogInUseError
 from exgrpo.experience import ExperienceBuffer, Trajectory
 from exgrpo.experience.events import Observed, Stored
-from exgrpo.experience.log import LogReader, LogWriter, PlannerState
+from exgrpo.experience.log import LogReader, LogWriter, PlannerState, rebuild
 from exgrpo.experience.log.audit import verify
 from exgrpo.experience.log.behind import WAITING, WriteBehind
 from exgrpo.experience.log.commits import Commit
 from tests.logs import EVENTFUL, ORIGIN, TOKENIZER, Dataset, K, Run, fingerprints
+from tests.properties.test_log import LogMachine, Numbered
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -131,6 +133,20 @@ def test_a_threaded_run_continues_from_a_checkpoint_as_one_that_went_on(tmp_path
     assert again.buffer.fingerprint() == wanted
     again.close()
     assert verify(tmp_path / "a.db") == []
+
+
+class ThreadedLogMachine(LogMachine):
+    """Whatever happens, in whatever order, with a thread that writes."""
+
+    def open(self, position):
+        self.log = LogWriter(self.path, Numbered(), self.dtype, threaded=True)
+        self.log.begin(self.origin, position, self.step)
+        self.buffer = ExperienceBuffer(len(Numbered.keys), K, self.config, self.log, self.log)
+        return rebuild(self.log.reader, self.buffer, position, self.log.indices())
+
+
+TestThreadedLog = ThreadedLogMachine.TestCase
+TestThreadedLog.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
 
 # Barriers ---------------------------------------------------------------------------------------------------------------
