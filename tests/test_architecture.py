@@ -15,12 +15,13 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 HOSTS = {"transformers", "trl", "verl", "ray", "accelerate", "datasets", "peft"}
-CORE = ("errors", "registry", "config", "presets", "experience", "replay", "objective")
+CORE = ("errors", "registry", "config", "presets", "effects", "experience", "replay", "objective")
 MAY_IMPORT = {
     "errors": set(),
     "registry": {"errors"},
     "config": {"errors", "registry"},
     "presets": {"errors", "config"},
+    "effects": {"config", "presets"},
     "experience": {"errors", "config"},
     "replay": {"errors", "config", "experience"},
     "objective": {"errors", "config", "registry"},
@@ -30,6 +31,7 @@ THIRD_PARTY = {
     "registry": set(),
     "config": set(),
     "presets": set(),
+    "effects": set(),
     "experience": {"numpy", "filelock", "pyarrow"},
     "replay": {"numpy"},
     "objective": {"torch"},

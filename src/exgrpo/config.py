@@ -7,6 +7,7 @@ Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released co
 """
 
 import math
+import numbers
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
@@ -33,25 +34,25 @@ TRAJECTORY_CHOICES: Registry[Any] = Registry(
         "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile",
         "highest_quality", "quality_tiers", "highest_entropy", "headroom",
     ),
+    quality=("highest_quality", "quality_tiers"),
 )  # fmt: skip
 ADMISSIONS: Registry[Any] = Registry(
-    "admission", "exgrpo.experience.admission", ("correct", "all", "single_success", "quality")
+    "admission",
+    "exgrpo.experience.admission",
+    ("correct", "all", "single_success", "quality"),
+    quality=("quality",),
 )
 RETIREMENTS: Registry[Any] = Registry("retirement", "exgrpo.experience.retirement", ("solved", "threshold", "never"))
 EVICTIONS: Registry[Any] = Registry(
-    "eviction", "exgrpo.experience.eviction", ("oldest", "highest_entropy", "lowest_quality", "quality_tiers")
+    "eviction",
+    "exgrpo.experience.eviction",
+    ("oldest", "highest_entropy", "lowest_quality", "quality_tiers"),
+    quality=("lowest_quality", "quality_tiers"),
 )
 CORRECTIONS: Registry[Any] = Registry(
     "correction", "exgrpo.objective.ratio", ("shaped", "clip", "truncated", "none", "likelihood")
 )
 BASELINES: Registry[Any] = Registry("baseline", "exgrpo.objective.advantage", ("group", "fresh", "split"))
-
-USES_QUALITY = {
-    "trajectory_choice": ("highest_quality", "quality_tiers"),
-    "admission": ("quality",),
-    "eviction": ("lowest_quality", "quality_tiers"),
-}
-"""Options that need completions to be embedded."""
 
 
 def _option(default: Any, text: str) -> Any:
@@ -226,7 +227,8 @@ class ReplayConfig:
     @property
     def uses_quality(self) -> bool:
         """Whether completions must be embedded."""
-        return any(getattr(self, name) in options for name, options in USES_QUALITY.items())
+        registries = (TRAJECTORY_CHOICES, ADMISSIONS, EVICTIONS)
+        return any(registry.needs_quality(getattr(self, registry.option)) for registry in registries)
 
     def __post_init__(self) -> None:
         _one_of(self, "mixing", MIXINGS)
@@ -338,13 +340,23 @@ def _one_of(config: object, name: str, options: Collection[str]) -> None:
         _refuse(config, name, "one of " + ", ".join(repr(o) for o in options) + own)
 
 
+def _plain(config: object, name: str, kind: type) -> Any:
+    """The value of an option; a number of another library (numpy) becomes Python's."""
+    value = getattr(config, name)
+    if isinstance(value, kind) and hasattr(value, "item"):
+        value = value.item()
+        object.__setattr__(config, name, value)
+    return value
+
+
 def _shares(config: object, name: str) -> None:
     """A sequence of shares, kept as a tuple: a recipe file gives a list."""
     value = getattr(config, name)
-    numbers = isinstance(value, (list, tuple)) and all(
+    value = value.tolist() if hasattr(value, "tolist") else value
+    shares = isinstance(value, (list, tuple)) and all(
         isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= sys.float_info.max for v in value
     )
-    if not numbers or not value or not 0 < math.fsum(value) <= sys.float_info.max:
+    if not shares or not value or not 0 < math.fsum(value) <= sys.float_info.max:
         _refuse(config, name, "a list of numbers of at least 0 with a positive sum")
     object.__setattr__(config, name, tuple(float(v) for v in value))
 
@@ -352,7 +364,7 @@ def _shares(config: object, name: str) -> None:
 def _number(
     config: object, name: str, low: float, high: float, open_low: bool = False, open_high: bool = False
 ) -> None:
-    value = getattr(config, name)
+    value = _plain(config, name, numbers.Real)
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or not low <= value <= high or (open_low and value == low) or (open_high and value == high):
         _refuse(
@@ -363,7 +375,7 @@ def _number(
 
 
 def _integer(config: object, name: str, low: int) -> None:
-    value = getattr(config, name)
+    value = _plain(config, name, numbers.Integral)
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         _refuse(config, name, f"an integer of at least {low}")
 

@@ -23,19 +23,26 @@ class Registry(Mapping[str, T], Generic[T]):
         home: the module that registers the built-in ones; imported when one of them is first asked for.
         builtin: their names, so that a configuration can be checked without importing anything.
         wrap: makes an entry out of a function that was given as a dotted path.
+        quality: those of the built-in ones that look at the quality of completions.
     """
 
     def __init__(
-        self, option: str, home: str, builtin: tuple[str, ...], wrap: Callable[[Any], T] = lambda given: given
+        self,
+        option: str,
+        home: str,
+        builtin: tuple[str, ...],
+        wrap: Callable[[Any], T] = lambda given: given,
+        quality: tuple[str, ...] = (),
     ):
         self.option = option
         self.builtin = builtin
         self._home = home
         self._wrap = wrap
         self._entries: dict[str, T] = {}
+        self._quality = set(quality)
 
-    def register(self, name: str, entry: T) -> None:
-        """Add an option under a name.
+    def register(self, name: str, entry: T, needs_quality: bool = False) -> None:
+        """Add an option under a name; `needs_quality`: it looks at the quality of completions, which needs an encoder.
 
         Raises:
             ConfigurationError: the name is taken, or is none.
@@ -49,6 +56,18 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._entries:
             raise ConfigurationError(f"there is a {self.option} {name!r} already. Register yours under another name.")
         self._entries[name] = entry
+        if needs_quality:
+            self._quality.add(name)
+
+    def needs_quality(self, name: str) -> bool:
+        """Whether an option looks at the quality of completions: as it was registered, or by an attribute `needs_quality` of a
+        function that was not."""
+        if name in self.builtin or name in self._entries:
+            return name in self._quality
+        entry = self[name]
+        known = any(self._entries.get(registered) is entry for registered in self._quality)
+        parts = (entry, *getattr(entry, "__dict__", {}).values())
+        return known or any(bool(getattr(part, "needs_quality", False)) for part in parts)
 
     @property
     def _at_home(self) -> bool:

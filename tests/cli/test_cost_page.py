@@ -11,8 +11,8 @@ from tests.test_docs import rows_of, section
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 CASES = {
     "tiny": "tiny, the task's rewards",
-    "tiny_half": "tiny, half of the groups with variance",
-    "tiny_all": "tiny, all groups with variance",
+    "tiny_half": "tiny, half",
+    "tiny_all": "tiny, all",
     "smollm2_half": "SmolLM2, half",
     "smollm2_all": "SmolLM2, all",
 }
@@ -28,13 +28,18 @@ def ratio(row):
 
 
 def steps():
-    """Case, arm, seconds, ratio to stock, groups without variance, groups with a stored member, rows that were not computed."""
+    """Case, rounds, arm, seconds, ratio, groups without variance, groups with a stored member, rows that were not computed."""
     rows = []
     for case, text in CASES.items():
-        for arm, row in result(f"step_{case}")["arms"].items():
+        found = result(f"step_{case}")
+        rounds = f"{found['setting']['rounds']} x {found['setting']['steps']}"
+        for arm, row in found["arms"].items():
             name = "TRL's `GRPOTrainer`" if arm == "stock" else f"`{arm}`"
-            shares = [f"{row[what]:.0%}" if what in row else "" for what in ("without_variance", "replayed", "skipped")]
-            rows.append([text, name, f"{row['seconds']:.3g} s", "1" if arm == "stock" else ratio(row), *shares])
+            shares = [
+                f"{100 * row[what]:.0f} %" if what in row else ""
+                for what in ("without_variance", "replayed", "skipped")
+            ]
+            rows.append([text, rounds, name, f"{row['seconds']:.3g} s", "1" if arm == "stock" else ratio(row), *shares])
     return rows
 
 
@@ -44,7 +49,7 @@ def phases(case):
     names = [name for name in arms["stock"]["phases"] if name != "reward function"]
 
     def row(text, of):
-        return [text, *(f"{1e3 * of(arm['phases']):.3g}" for arm in arms.values())]
+        return [text, *(f"{1e3 * of(arm['phases']):,.1f}" for arm in arms.values())]
 
     return [
         *(row(name, lambda p, name=name: p[name]) for name in sorted(names, key=lambda n: -arms["stock"]["phases"][n])),
@@ -55,8 +60,14 @@ def phases(case):
 
 def memory():
     return [
-        ["TRL's `GRPOTrainer`" if arm == "stock" else f"`{arm}`", f"{row['peak_mb']:.0f} MB", f"{row['peak_over']:.2f}"]
-        for arm, row in result("step_tiny")["arms"].items()
+        [
+            text,
+            "TRL's `GRPOTrainer`" if arm == "stock" else f"`{arm}`",
+            f"{row['peak_mb']:.0f} MB",
+            f"{row['peak_over']:.2f}",
+        ]
+        for name, text in (("step_tiny", "the task's"), ("step_tiny_memory", "all"))
+        for arm, row in result(name)["arms"].items()
     ]
 
 
@@ -67,7 +78,6 @@ def presets():
             f"`{arm}`",
             ratio(row),
             *(f"{1e3 * row['phases'].get(name, 0.0):.1f}" for name in OURS),
-            f"{row.get('skipped', 0.0):.0%}",
         ]
         for arm, row in arms.items()
     ]
@@ -78,12 +88,12 @@ def buffer():
     return [
         [f"{row['trajectories']:,}", row["choice"].replace("_", " "), *(f"{row[name]:.2g}" for name in names[:-1]),
          f"{row['resident_bytes']:.0f}"]
-        for row in result("planner")["rows"]
+        for row in result("bench_buffer")["rows"]
     ]  # fmt: skip
 
 
 def against():
-    found = result("planner")["against"]
+    found = result("bench_buffer")["against"]
     return [
         [who, *(f"{row[name]:.2g} ms" for name in ("sample_ms", "extend_ms", "sample_and_extend_ms"))]
         for who, row in (("exgrpo", found["ours"]), ("torchrl", found["torchrl"]))
@@ -115,6 +125,7 @@ def embedding():
 TABLES = {
     "A training step": [steps],
     "Tiny policy, half of the groups with variance": [lambda: phases("tiny_half")],
+    "Tiny policy, all groups with variance": [lambda: phases("tiny_all")],
     "SmolLM2, half of the groups with variance": [lambda: phases("smollm2_half")],
     "Memory": [memory],
     "Presets": [presets],
@@ -130,14 +141,25 @@ def test_the_tables_are_what_was_measured(title):
     assert rows_of(section("cost.md", title)) == expected
 
 
+def test_the_encoder_is_the_one_that_was_measured():
+    assert f"{result('embedding')['parameters']:,} weights" in section("cost.md", "Embeddings")
+
+
 def test_every_preset_is_there():
     assert presets()[0][0] == "`on-policy`"
     assert {row[0].strip("`") for row in presets()} == set(PRESETS)
 
 
 def test_results_say_how_they_came_about_and_not_where():
-    for name in (*(f"step_{case}" for case in CASES), "step_tiny_presets", "planner", "bench_log"):
+    for name in (
+        *(f"step_{case}" for case in CASES),
+        "step_tiny_presets",
+        "step_tiny_memory",
+        "bench_buffer",
+        "bench_log",
+    ):
         found = result(name)
         assert found["command"].startswith("exgrpo bench ")
         assert "/" not in found["command"]
+        assert found["setting"]["model"] in ("tiny", "a directory") if "setting" in found else True
         assert found["machine"]["versions"]["torch"]

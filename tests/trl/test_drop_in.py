@@ -1,6 +1,7 @@
 """What works with the host works with us: rows of their own, dataset formats, odd rewards, a second call of train()."""
 
 import dataclasses
+import json
 import datetime
 import decimal
 
@@ -47,7 +48,7 @@ def test_a_reward_function_may_change_what_it_is_given(tmp_path, chat):
     assert logs[0] == logs[1] == {"reward": 0.5, "frac_reward_zero_std": 0.0}
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), 3e38])
 @pytest.mark.parametrize("preset", ["exgrpo", "rescue"])
 def test_an_infinite_reward_is_unscorable(tmp_path, preset, value, caplog):
     def odd(prompts, completions, right, **kwargs):
@@ -63,7 +64,7 @@ def test_an_infinite_reward_is_unscorable(tmp_path, preset, value, caplog):
     trainer.train()
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
     assert {e.unscorable for e in trainer.events.of(Observed) if not e.replayed} == {1}
-    assert "Infinite rewards of 'odd' count as unscorable" in caplog.text
+    assert "Infinite or huge rewards of 'odd' count as unscorable" in caplog.text
 
 
 def test_formats_of_a_dataset_do_not_change_its_questions(tmp_path):
@@ -146,12 +147,20 @@ def test_a_copy_with_another_preset_is_that_preset(tmp_path):
     """Or the control arm of an experiment would run replay under the label `on-policy`."""
     args = h.config(tmp_path, sigma=0.3)
     for preset in ("rescue", "on-policy", "positive-weight"):
-        copy = dataclasses.replace(args, preset=preset, generation_batch_size=None)
+        copy = dataclasses.replace(args, preset=preset)
         assert (copy.replay, copy.objective) == (
             h.config(tmp_path, preset=preset, sigma=0.3).replay, h.config(tmp_path, preset=preset).objective,
         )  # fmt: skip
-    values = {k: v for k, v in args.to_dict().items() if k not in ("generation_batch_size", "resolved_preset")}
-    assert h.ExGRPOConfig(**values).replay == args.replay
+    for values in (args.to_dict(), json.loads(json.dumps(args.to_dict()))):
+        again = h.ExGRPOConfig(**values)
+        assert (again.replay, again.objective, again.sigma) == (args.replay, args.objective, 0.3)
+        assert again.generation_batch_size == args.generation_batch_size
+        assert (
+            h.ExGRPOConfig(**{**values, "preset": "rescue"}).replay
+            == h.config(tmp_path, preset="rescue", sigma=0.3).replay
+        )
+    larger = dataclasses.replace(args, per_device_train_batch_size=64)
+    assert larger.generation_batch_size == 2 * args.generation_batch_size
 
 
 @pytest.mark.parametrize("value", [float("nan"), "x", None, True])

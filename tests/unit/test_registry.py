@@ -241,7 +241,7 @@ def test_a_schedule_that_leaves_0_to_1_is_refused():
     register_schedule("doubles", lambda share, epoch, config: 2 * share)
     lab = Lab(40, schedule="doubles", replay_share=0.8, trajectory_choice="newest")
     lab.store(0, 1)
-    with pytest.raises(ConfigurationError, match=r"must be in \[0, 1\], but is 1\.6"):
+    with pytest.raises(ConfigurationError, match=r"share in \[0, 1\], but gave 1\.6"):
         lab.plan(10)
 
 

@@ -271,4 +271,4 @@ def set_up_worker() -> None:
 
     torch.set_num_threads(1)
     host_logging.disable_progress_bar()
-    logging.getLogger("exgrpo.trl.trainer").setLevel(logging.ERROR)
+    logging.getLogger("exgrpo.trl").setLevel(logging.ERROR)  # alarms too

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..config import ADMISSIONS, ReplayConfig
 from .quality import quality_of
@@ -34,11 +35,13 @@ class Completion:
 Admission = Callable[[Completion], bool]
 
 
-def register_admission(name: str, rule: Admission | None = None) -> Admission:
-    """Add a rule under a name, as a call or as a decorator: `Completion` -> whether it is stored."""
+def register_admission(name: str, rule: Admission | None = None, *, needs_quality: bool = False) -> Admission:
+    """Add a rule under a name, as a call or as a decorator: `Completion` -> whether it is stored. `needs_quality`: it looks at
+    the quality."""
     if rule is None:
-        return lambda function: register_admission(name, function)  # type: ignore[return-value, arg-type]
-    ADMISSIONS.register(name, rule)
+        traits: Any = {"needs_quality": needs_quality}
+        return lambda function: register_admission(name, function, **traits)  # type: ignore[return-value, arg-type]
+    ADMISSIONS.register(name, rule, needs_quality)
     return rule
 
 
@@ -68,4 +71,4 @@ def quality(completion: Completion) -> bool:
 register_admission("correct", correct)
 register_admission("all", everything)
 register_admission("single_success", single_success)
-register_admission("quality", quality)
+register_admission("quality", quality, needs_quality=True)

@@ -420,9 +420,8 @@ class ExperienceBuffer:
             slots = live[np.argsort(self.column("serial")[live])]
         row = slots[None]
         rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
-        return int(
-            slots[self._eviction.rule(Candidates(self, row, np.ones(row.shape, bool), self.now, self.config, rng))]
-        )
+        candidates = Candidates(self, row, np.ones(row.shape, bool), self.now, self.config, rng)
+        return int(slots[self._eviction.place(candidates)])
 
     def _remove(self, slot: int, reason: str) -> None:
         question, serial = int(self.column("question")[slot]), int(self.column("serial")[slot])

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..config import EVICTIONS
+from ..errors import ConfigurationError
 from .candidates import Candidates
 
 Rule = Callable[[Candidates], int]
@@ -22,12 +24,25 @@ class Eviction:
     rule: Rule
     of_oldest_question: bool = False
 
+    def place(self, candidates: Candidates) -> int:
+        """The place of the one that leaves, checked."""
+        place, n = self.rule(candidates), candidates.slots.shape[1]
+        if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not 0 <= place < n:
+            name = candidates.config.eviction
+            raise ConfigurationError(
+                f"eviction {name!r} must answer with a place from 0 to {n - 1}, but gave {place!r}."
+            )
+        return int(place)
 
-def register_eviction(name: str, rule: Rule | None = None, *, of_oldest_question: bool = False) -> Rule:
-    """Add a rule under a name, as a call or as a decorator."""
+
+def register_eviction(
+    name: str, rule: Rule | None = None, *, of_oldest_question: bool = False, needs_quality: bool = False
+) -> Rule:
+    """Add a rule under a name, as a call or as a decorator. `needs_quality`: it looks at the quality."""
     if rule is None:
-        return lambda function: register_eviction(name, function, of_oldest_question=of_oldest_question)  # type: ignore[return-value, arg-type]
-    EVICTIONS.register(name, Eviction(rule, of_oldest_question))
+        traits: Any = {"of_oldest_question": of_oldest_question, "needs_quality": needs_quality}
+        return lambda function: register_eviction(name, function, **traits)  # type: ignore[return-value, arg-type]
+    EVICTIONS.register(name, Eviction(rule, of_oldest_question), needs_quality)
     return rule
 
 
@@ -61,5 +76,5 @@ def quality_tiers(candidates: Candidates) -> int:
 
 register_eviction("oldest", oldest, of_oldest_question=True)
 register_eviction("highest_entropy", highest_entropy)
-register_eviction("lowest_quality", lowest_quality)
-register_eviction("quality_tiers", quality_tiers, of_oldest_question=True)
+register_eviction("lowest_quality", lowest_quality, needs_quality=True)
+register_eviction("quality_tiers", quality_tiers, of_oldest_question=True, needs_quality=True)

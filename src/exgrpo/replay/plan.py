@@ -38,6 +38,7 @@ from ..experience.quality import Diversity, quality_of
 from ..experience.retirement import Standing
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
+from .answers import share as share_now
 from .gate import Gate
 from .questions import draw_questions
 from .rng import COIN, QUESTIONS, RESCUE, REVIEW, TRAJECTORIES, generator_for
@@ -356,13 +357,13 @@ class ReplayPlanner:
         """How many questions are to be replayed, and why none where that is for good or by the coin."""
         config = self.config
         if config.mixing == "coin":
-            probability = self._schedule(config.replay_probability, epoch, config)
+            probability = share_now(config.schedule, self._schedule(config.replay_probability, epoch, config))
             if generator_for(self.seed, generation, COIN).random() < probability:
                 return batch_size, None
             return 0, f"on-policy by the coin: replay_probability is {probability:g}"
         if not config.replays_questions:
             return 0, None
-        share = self._schedule(config.replay_share, epoch, config)
+        share = share_now(config.schedule, self._schedule(config.replay_share, epoch, config))
         if wanted := share_of(batch_size, share):
             return wanted, None
         return 0, f"replay_share {share:g} of {batch_size} questions is less than one"

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import QUESTION_SAMPLERS, ReplayConfig
+from ..errors import ConfigurationError
 from ..experience.buffer import ExperienceBuffer
 from ..experience.trajectory import FloatArray, IntArray
+from .answers import answer
 
 Eligible = Callable[[IntArray], NDArray[np.bool_]]
 """Questions -> which of them hold a trajectory that may be replayed now."""
@@ -56,6 +58,16 @@ class QuestionSampler:
     weigh: Weigh
     per_question: bool = False
     alike: bool = False
+
+    def weights(self, strata: Strata) -> FloatArray:
+        """What `weigh` answers, checked."""
+        name = strata.config.question_choice
+        weights = answer("question_choice", name, self.weigh(strata), strata.sizes.shape)
+        if np.isposinf(weights).any():
+            raise ConfigurationError(
+                f"question_choice {name!r} must answer with log-weights below infinity: {weights}."
+            )
+        return weights
 
 
 def register_question_sampler(
@@ -195,7 +207,7 @@ def draw_questions(
     """
     sampler = sampler_named(config.question_choice)
     pools = [pools_of(buffer, kind, sampler, config, step, eligible) for kind in range(buffer.num_types)]
-    weights = [np.where(p.strata.sizes > 0, sampler.weigh(p.strata), np.nan) for p in pools]
+    weights = [np.where(p.strata.sizes > 0, sampler.weights(p.strata), np.nan) for p in pools]
     rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
     available = np.array([room.sum() for room in rooms], np.int64)
     n = min(n, int(available.sum()))

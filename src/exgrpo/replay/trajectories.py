@@ -6,6 +6,7 @@ passes in: the only call back from the core [ExGRPO, sec. 3.2].
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from ..experience.buffer import ExperienceBuffer
 from ..experience.candidates import Candidates
 from ..experience.quality import tier_of_each
 from ..experience.trajectory import FloatArray, IntArray, Scores, Trajectory
+from .answers import answer
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[Scores] | FloatArray]
 """Trajectories -> `Scores` of each under the current policy, or their mean token entropies alone (nats, full vocabulary, the
@@ -38,6 +40,18 @@ class TrajectoryChoice:
     measured: bool = False
     eligible: Callable[[Candidates], NDArray[np.bool_]] | None = None
 
+    def keys(self, candidates: Candidates) -> FloatArray:
+        """What `rank` answers, checked."""
+        name, shape = candidates.config.trajectory_choice, candidates.held.shape
+        return answer("trajectory_choice", name, self.rank(candidates), shape)
+
+    def may_be_chosen(self, candidates: Candidates) -> NDArray[np.bool_]:
+        """What `eligible` answers, checked; all that is held where there is none."""
+        if self.eligible is None:
+            return candidates.held
+        name, shape = candidates.config.trajectory_choice, candidates.held.shape
+        return np.asarray(answer("eligible of the trajectory_choice", name, self.eligible(candidates), shape) != 0)
+
 
 def register_trajectory_choice(
     name: str,
@@ -45,11 +59,14 @@ def register_trajectory_choice(
     *,
     measured: bool = False,
     eligible: Callable[[Candidates], NDArray[np.bool_]] | None = None,
+    needs_quality: bool = False,
 ) -> Rank:
-    """Add a choice under a name, as a call or as a decorator; see `TrajectoryChoice` for the arguments."""
+    """Add a choice under a name, as a call or as a decorator; see `TrajectoryChoice` for the arguments. `needs_quality`: it
+    looks at the quality."""
     if rank is None:
-        return lambda given: register_trajectory_choice(name, given, measured=measured, eligible=eligible)  # type: ignore[return-value, arg-type]
-    TRAJECTORY_CHOICES.register(name, TrajectoryChoice(rank, measured, eligible))
+        traits: Any = {"measured": measured, "eligible": eligible, "needs_quality": needs_quality}
+        return lambda given: register_trajectory_choice(name, given, **traits)  # type: ignore[return-value, arg-type]
+    TRAJECTORY_CHOICES.register(name, TrajectoryChoice(rank, measured, eligible), needs_quality)
     return rank
 
 
@@ -92,8 +109,8 @@ register_trajectory_choice("newest", lambda c: -c.serial.astype(np.float64))
 register_trajectory_choice("lowest_nll", lambda c: c.nll, measured=True)
 register_trajectory_choice("lowest_confidence_variance", lambda c: c.confidence_variance, measured=True)
 register_trajectory_choice("entropy_percentile", lambda c: c.draw(), eligible=low_entropy)
-register_trajectory_choice("highest_quality", lambda c: -c.quality)
-register_trajectory_choice("quality_tiers", in_quality_tier)
+register_trajectory_choice("highest_quality", lambda c: -c.quality, needs_quality=True)
+register_trajectory_choice("quality_tiers", in_quality_tier, needs_quality=True)
 register_trajectory_choice("highest_entropy", lambda c: -c.entropy, measured=True)
 register_trajectory_choice("headroom", lambda c: -c.headroom, measured=True, eligible=lambda c: ~np.isnan(c.advantage))
 
@@ -106,8 +123,7 @@ def allowed(candidates: Candidates, moment: str) -> NDArray[np.bool_]:
     c, config = candidates, candidates.config
     choice = choice_named(config.trajectory_choice)
     mask = c.held
-    if choice.eligible is not None:
-        mask = mask & choice.eligible(c)
+    mask = mask & choice.may_be_chosen(c)
     if moment == "rescue":
         mask = mask & c.correct
     if moment == "added":
@@ -166,7 +182,7 @@ def choose(
     candidates = replace(buffer.candidates(questions, step, rng), config=config)
     candidates = replace(candidates, held=allowed(candidates, moment))
     measures = (choice.measured or config.max_drift > 0) and config.entropy_refresh != "stored"
-    keys = _known(candidates, choice.rank(candidates), -np.inf if measures and choice.measured else np.inf)
+    keys = _known(candidates, choice.keys(candidates), -np.inf if measures and choice.measured else np.inf)
     if measures:
         competing = _first(keys, None if config.entropy_refresh == "exact" else config.entropy_candidates + count - 1)
         competing &= candidates.held
@@ -178,7 +194,7 @@ def choose(
         candidates = replace(candidates, held=competing)
         if config.max_drift:
             candidates = replace(candidates, held=competing & (candidates.drift <= config.max_drift))
-        keys = _known(candidates, choice.rank(candidates), np.inf) if choice.measured else keys
+        keys = _known(candidates, choice.keys(candidates), np.inf) if choice.measured else keys
     order = np.lexsort((keys, ~candidates.held), axis=1)[:, :count]
     return [
         [int(candidates.slots[row, place]) for place in places if candidates.held[row, place]]

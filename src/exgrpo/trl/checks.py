@@ -12,9 +12,11 @@ from packaging.version import Version
 from torch import nn
 
 from ..config import SCHEDULES, ReplayConfig
+from ..effects import without_effect
 from ..errors import ConfigurationError, DatasetError, HostVersionError
 from ..experience.quality import Embedder
 from ..replay import share_of
+from ..replay.answers import share as share_now
 from .embedding import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -120,7 +122,7 @@ def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
     if not config.replays_questions or config.mixing == "coin":
         return
     schedule = SCHEDULES[config.schedule]
-    share = max(schedule(config.replay_share, float(epoch), config) for epoch in range(100))
+    share = max(share_now(config.schedule, schedule(config.replay_share, float(epoch), config)) for epoch in range(100))
     if share > 0 and share_of(questions_per_batch, share) == 0:
         raise ConfigurationError(
             f"replay_share={share:g} of {questions_per_batch} questions a generation is less than one question: nothing would "
@@ -144,6 +146,12 @@ def check_problem_types(config: ReplayConfig, arguments: dict[str, Any]) -> None
 def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
     """What embeds completions: the one that was given, or the encoder that `embedding_model` names; None without use."""
     if not config.replay.uses_quality:
+        if given is not None or config.embedding_model is not None:
+            logger.warning(
+                "%s has no effect: no option looks at the quality of completions. Set admission='quality', a trajectory_choice "
+                "or an eviction that does, or preset='quality-tiers'.",
+                "embedding_model" if given is None else "embedder",
+            )
         return None
     if given is not None:
         return given
@@ -183,6 +191,17 @@ def check_no_dropout(model: Any) -> None:
                     f"not the behaviour policy's. Load the model with {attribute}=0.0 in its config (on the trainer: "
                     f"model_init_kwargs={{'{attribute}': 0.0}})."
                 )
+
+
+def report_options(trainer: Any) -> None:
+    """Options that were set in vain, once, on the main process."""
+    args = trainer.args
+    if trainer.accelerator.is_main_process and (names := without_effect(args.preset, args.replay, args.objective)):
+        logger.warning(
+            "Without effect under the other options (mixing=%r): %s.",
+            args.mixing,
+            ", ".join(f"{name}={getattr(args, name)!r}" for name in names),
+        )
 
 
 def report_start(trainer: Any) -> None:

@@ -184,6 +184,8 @@ class ExGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        if self.resolved_preset is not None and self.steps_per_generation is not None:
+            self.generation_batch_size = None  # a copy: the host derives it again from the steps that it had derived
         try:
             super().__post_init__()
         except ValueError as error:
@@ -191,7 +193,10 @@ class ExGRPOConfig(GRPOConfig):
         given = {name: getattr(self, name) for name in CORE_FIELDS}
         if self.resolved_preset is not None:  # a copy: what the earlier preset filled in was not given
             filled = {f.name: getattr(core, f.name) for core in resolve(self.resolved_preset) for f in fields(core)}
-            given = {name: None if value == filled[name] else value for name, value in given.items()}
+            given = {
+                name: None if (tuple(value) if isinstance(value, list) else value) == filled[name] else value
+                for name, value in given.items()
+            }
         replay, objective = resolve(self.preset, **given)
         for core in (replay, objective):
             for f in fields(core):

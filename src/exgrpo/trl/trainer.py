@@ -45,6 +45,8 @@ from .timing import Stopwatch
 
 logger = logging.getLogger(__name__)
 
+MAX_REWARD = 1e30
+"""Beyond, means and squares of rewards are no longer numbers."""
 BY_THE_COIN = "on-policy by the coin"
 
 
@@ -127,6 +129,7 @@ class ExGRPOTrainer(MixedLossTrainer):
             self.add_callback(_StopAtGeneratedTokens(self))
         if config.replay.active:
             self._start_replay(config)
+        checks.report_options(self)
         self._skips_rows = skips_rows(self)
         if (alarm := alarm_of(self)) is not None:
             self.add_callback(alarm)
@@ -306,9 +309,9 @@ class ExGRPOTrainer(MixedLossTrainer):
             if self.planner is not None and self.log_completions:
                 self._log_completion_extra("replayed", [""] * len(prompts))
             return rewards
-        if self.planner is not None and (infinite := rewards.isinf()).any():
+        if self.planner is not None and (infinite := rewards.abs() > MAX_REWARD).any():
             names = [name for name, column in zip(self.reward_func_names, infinite.T, strict=True) if column.any()]
-            logger.warning("Infinite rewards of %s count as unscorable (None).", ", ".join(map(repr, names)))
+            logger.warning("Infinite or huge rewards of %s count as unscorable (None).", ", ".join(map(repr, names)))
             rewards.masked_fill_(infinite, torch.nan)
         outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
         planned = set(generation.stored) if generation is not None else set()

@@ -1,0 +1,33 @@
+"""What a user's function answers, checked at the door: the message names the option, not an array library."""
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigurationError
+from ..experience.trajectory import FloatArray
+
+
+def answer(option: str, name: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
+    """An answer as float64 of the shape that was asked for.
+
+    Raises:
+        ConfigurationError: it has another shape, or holds no numbers.
+    """
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{option} {name!r} must answer with numbers, but gave {given!r}.") from error
+    if values.shape != shape:
+        raise ConfigurationError(
+            f"{option} {name!r} must answer with an array of shape {shape}, but gave one of shape {values.shape}."
+        )
+    return values
+
+
+def share(name: str, given: Any) -> float:
+    """A share that a schedule answers with."""
+    value = answer("schedule", name, given, ())
+    if not 0 <= value <= 1:
+        raise ConfigurationError(f"schedule {name!r} must answer with a share in [0, 1], but gave {given!r}.")
+    return float(value)
