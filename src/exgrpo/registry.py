@@ -41,16 +41,27 @@ class Registry(Mapping[str, T], Generic[T]):
         self._entries: dict[str, T] = {}
         self._quality = set(quality)
 
+    def check(self, name: Any, function: Any = None) -> None:
+        """Refuse what cannot be registered: a name that is none (a decorator without its parentheses), and what is not called.
+
+        Raises:
+            ConfigurationError: as above.
+        """
+        if not isinstance(name, str) or not name.isidentifier():
+            hint = ' Write the decorator with a name: @register_...("name").' if callable(name) else ""
+            raise ConfigurationError(
+                f"a {self.option} is registered under a name of letters, digits and underscores, not {name!r}.{hint}"
+            )
+        if function is not None and not callable(function):
+            raise ConfigurationError(f"the {self.option} {name!r} must be a function, but is {function!r}.")
+
     def register(self, name: str, entry: T, needs_quality: bool = False) -> None:
         """Add an option under a name; `needs_quality`: it looks at the quality of completions, which needs an encoder.
 
         Raises:
             ConfigurationError: the name is taken, or is none.
         """
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ConfigurationError(
-                f"a {self.option} is registered under a name of letters, digits and underscores, not {name!r}."
-            )
+        self.check(name)
         if name in self.builtin and name not in self._entries and not self._at_home:
             self._load()
         if name in self._entries:

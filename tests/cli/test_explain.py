@@ -508,3 +508,15 @@ def test_outputs_on_the_page_are_real(arguments, shown, say):
         assert part.strip("\n") in text, (
             f"exgrpo explain {arguments} says something else now: bring docs/explain.md up to date"
         )
+
+
+def test_a_recipe_is_explained_and_options_are_written_as_for_train(tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("preset: hard-questions\nnum_generations: 4\nreplay_share: 0.5\nlearning_rate: 1.0e-6\n")
+    asked = ["explain", "--config", str(recipe), "--json", "--questions", "50", "--batch", "8"]
+    assert main([*asked, "--question_choice", "tiers", "--tier_shares", "0.5", "0.5", "--range_adapts"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    text = json.dumps(found)
+    assert "hard-questions" in text
+    assert main(["explain", "--config", str(tmp_path / "none.yaml")]) == 2
+    assert "there is no recipe" in capsys.readouterr().err

@@ -76,6 +76,15 @@ def test_a_schedule_that_answers_otherwise(share, mixing):
         stored_lab(schedule="mine", mixing=mixing).plan(4)
 
 
+@pytest.mark.parametrize("kind", [name for name in exgrpo.__all__ if name.startswith("register_")])
+def test_a_decorator_without_its_name_and_what_is_no_function(kind):
+    register = getattr(exgrpo, kind)
+    with pytest.raises(ConfigurationError, match="Write the decorator with a name"):
+        register(lambda *given: None)
+    with pytest.raises(ConfigurationError, match="must be a function, but is 5"):
+        register("mine", 5)
+
+
 # Quality ----------------------------------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,12 @@ def run(argv: Sequence[str]) -> int:
 def explain(args: argparse.Namespace) -> None:
     """Make the figures, and write them."""
     given = {name: getattr(args, name) for name in option_types()}
+    if args.config is not None:
+        recipe = of_recipe(args.config)
+        given = {name: recipe.get(name) if value is None else value for name, value in given.items()}
+        args.preset = args.preset or recipe.get("preset")
+        args.k = args.k or recipe.get("num_generations")
+    args.preset = args.preset or "exgrpo"
     try:
         replay, objective = resolve(args.preset, **given)
     except ConfigurationError as error:
@@ -65,6 +71,14 @@ def explain(args: argparse.Namespace) -> None:
         write_json(found)
     else:
         as_text(found)
+
+
+def of_recipe(path: str) -> dict[str, Any]:
+    """The options of a recipe file that matter here: the preset, those of replay and objective, `num_generations`."""
+    from .train import read_recipe
+
+    recipe = read_recipe(path)
+    return {name: recipe[name] for name in ("preset", "num_generations", *option_types()) if name in recipe}
 
 
 def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
@@ -124,7 +138,7 @@ def option_types() -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="exgrpo explain",
-        usage="exgrpo explain [--preset NAME] [--OPTION VALUE ...] [--experience RUN | --pool ...] [--json]",
+        usage="exgrpo explain [--preset NAME] [--config RECIPE] [--OPTION VALUE ...] [--experience RUN | --pool ...] [--json]",
         description=textwrap.fill(
             "What a preset, with any option over it, would replay in one step, and how hard it would push. From the "
             "experience of a run, or from a made-up pool: what a run with these options would hold after one group of K "
@@ -135,7 +149,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     argument = top.add_argument
-    argument("--preset", default="exgrpo", choices=PRESETS, metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    argument("--preset", choices=PRESETS, metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: exgrpo)")
+    argument("--config", metavar="RECIPE", help="a recipe of `exgrpo train`, whose preset and options are taken")
     argument("--batch", type=_at_least(1), default=BATCH, metavar="B", help="questions a step (default: %(default)s)")
     argument("--k", type=_at_least(2), help=f"completions a question (default: {K}, or that of the run)")
     argument("--step", type=_at_least(0), help=f"optimizer steps done (default: {STEP}, or that of the run)")
@@ -171,7 +186,12 @@ def parser() -> argparse.ArgumentParser:
     )
     options = top.add_argument_group("options of replay and objective; `exgrpo train --help` says what each does")
     for name, read in option_types().items():
-        options.add_argument(f"--{name}", type=read, metavar="VALUE", help=argparse.SUPPRESS)
+        more: dict[str, Any] = {}
+        if read is shares:  # as `train` takes them, one after the other, or with commas between
+            more = {"nargs": "+", "action": _Shares}
+        elif read is boolean:
+            more = {"nargs": "?", "const": True}
+        options.add_argument(f"--{name}", type=read, metavar="VALUE", help=argparse.SUPPRESS, **more)
     options.description = textwrap.fill(", ".join(option_types()))
     return top
 
@@ -206,6 +226,13 @@ def shares(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be numbers with commas between, 0.5,0.3,0.2, but is {text!r}") from None
+
+
+class _Shares(argparse.Action):
+    """All numbers that were given, whichever way."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, tuple(number for part in values for number in part))
 
 
 _READERS: dict[Any, Any] = {str: str, int: int, float: float, bool: boolean, tuple[float, ...]: shares}

@@ -17,7 +17,8 @@ INTRODUCTION = """\
 
 `ExGRPOTrainer` takes the arguments of TRL's `GRPOTrainer`, and `ExGRPOConfig` those of `GRPOConfig`. What is listed here is
 what this package adds or changes. The same names are the options of `exgrpo train`, on the command line (`--sigma 0.25`) and
-in a recipe (`sigma: 0.25`); `exgrpo train --help` prints all of them, the hosts' included.
+in a recipe (`sigma: 0.25`); `exgrpo train --help` prints all of them, the hosts' included. On the command line an option of
+type bool takes `true` or `false`, and a list its values one after the other (`--tier_shares 0.2 0.6 0.2`).
 """
 
 

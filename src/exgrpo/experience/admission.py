@@ -38,6 +38,7 @@ Admission = Callable[[Completion], bool]
 def register_admission(name: str, rule: Admission | None = None, *, needs_quality: bool = False) -> Admission:
     """Add a rule under a name, as a call or as a decorator: `Completion` -> whether it is stored. `needs_quality`: it looks at
     the quality."""
+    ADMISSIONS.check(name, rule)
     if rule is None:
         traits: Any = {"needs_quality": needs_quality}
         return lambda function: register_admission(name, function, **traits)  # type: ignore[return-value, arg-type]

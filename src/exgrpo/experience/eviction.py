@@ -39,6 +39,7 @@ def register_eviction(
     name: str, rule: Rule | None = None, *, of_oldest_question: bool = False, needs_quality: bool = False
 ) -> Rule:
     """Add a rule under a name, as a call or as a decorator. `needs_quality`: it looks at the quality."""
+    EVICTIONS.check(name, rule)
     if rule is None:
         traits: Any = {"of_oldest_question": of_oldest_question, "needs_quality": needs_quality}
         return lambda function: register_eviction(name, function, **traits)  # type: ignore[return-value, arg-type]

@@ -30,6 +30,7 @@ Retirement = Callable[[Standing], bool]
 
 def register_retirement(name: str, rule: Retirement | None = None) -> Retirement:
     """Add a rule under a name, as a call or as a decorator: `Standing` -> whether the question retires."""
+    RETIREMENTS.check(name, rule)
     if rule is None:
         return lambda function: register_retirement(name, function)  # type: ignore[return-value, arg-type]
     RETIREMENTS.register(name, rule)

@@ -34,6 +34,7 @@ def register_baseline(name: str, function: Comparison | None = None, *, apart: b
     Raises:
         ConfigurationError: the name is taken.
     """
+    BASELINES.check(name, function)
 
     def register(function: Comparison) -> Comparison:
         BASELINES.register(name, Baseline(function, apart))

@@ -69,6 +69,7 @@ def register_correction(name: str, function: Rule | None = None, *, clamped: Rul
     Raises:
         ConfigurationError: the name is taken.
     """
+    CORRECTIONS.check(name, function)
 
     def register(function: Rule) -> Rule:
         CORRECTIONS.register(name, Correction(function, clamped))

@@ -9,6 +9,7 @@
 Shapes: B rollouts, P and T the tokens of the longest prompt and completion, V words.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,6 +239,8 @@ def compute_grpo_loss(
     check(
         size > 0, "compute_grpo_loss needs at least one rollout, not 0: where nothing was sampled, leave the update out"
     )
+    if isinstance(rewards, Sequence):
+        rewards = [math.nan if reward is None else reward for reward in rewards]
     rewards = torch.as_tensor(rewards, dtype=torch.float32, device=mask.device)
     check(rewards.shape == (size,), f"compute_grpo_loss needs {size} rewards, (B,), not {tuple(rewards.shape)}")
     log_w = _log_weights(rollouts, importance_weights)

@@ -120,8 +120,10 @@ def stored_rollout(
         else:
             ids = _array(rollout)
         behaviour = np.zeros(len(ids), np.float32) if logps is None else _array(logps)
+        entropy = trajectory["entropy"]
         return StoredRollout(
-            question, ids, behaviour, np.array([reward]), 0, entropy=float(trajectory["entropy"]), correct=right, text=text,
+            question, ids, behaviour, np.array([reward]), 0, entropy=np.nan if entropy is None else float(entropy),
+            correct=right, text=text,
             known_logps=logps is not None, number=number,
         )  # fmt: skip
     except TrajectoryError as error:

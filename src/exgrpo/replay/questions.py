@@ -74,6 +74,7 @@ def register_question_sampler(
     name: str, weigh: Weigh | None = None, *, per_question: bool = False, alike: bool = False
 ) -> Weigh:
     """Add a sampler under a name, as a call or as a decorator; see `QuestionSampler` for the arguments."""
+    QUESTION_SAMPLERS.check(name, weigh)
     if weigh is None:
         return lambda given: register_question_sampler(name, given, per_question=per_question, alike=alike)  # type: ignore[return-value, arg-type]
     QUESTION_SAMPLERS.register(name, QuestionSampler(weigh, per_question, alike))

@@ -10,6 +10,7 @@ Schedule = Callable[[float, float, ReplayConfig], float]
 
 def register_schedule(name: str, schedule: Schedule | None = None) -> Schedule:
     """Add a schedule under a name, as a call or as a decorator: (share, epochs done, options) -> share now, in [0, 1]."""
+    SCHEDULES.check(name, schedule)
     if schedule is None:
         return lambda function: register_schedule(name, function)  # type: ignore[return-value, arg-type, misc]
     SCHEDULES.register(name, schedule)

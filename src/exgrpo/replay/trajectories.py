@@ -63,6 +63,7 @@ def register_trajectory_choice(
 ) -> Rank:
     """Add a choice under a name, as a call or as a decorator; see `TrajectoryChoice` for the arguments. `needs_quality`: it
     looks at the quality."""
+    TRAJECTORY_CHOICES.check(name, rank)
     if rank is None:
         traits: Any = {"measured": measured, "eligible": eligible, "needs_quality": needs_quality}
         return lambda given: register_trajectory_choice(name, given, **traits)  # type: ignore[return-value, arg-type]
