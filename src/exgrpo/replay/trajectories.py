@@ -97,7 +97,7 @@ def in_quality_tier(candidates: Candidates) -> FloatArray:
     not empty, best first (recipe B)."""
     keys, shares = candidates.draw(), np.array(candidates.config.quality_tier_shares)
     for row, held in enumerate(candidates.held):
-        tier = tier_of_each(np.nan_to_num(candidates.quality[row][held], nan=-1.0))
+        tier = tier_of_each(candidates.quality[row][held])
         filled = np.unique(tier[tier < len(shares)])
         if (total := shares[filled].sum()) > 0:
             keys[row][held] += tier != candidates.rng.choice(filled, p=shares[filled] / total)

@@ -13,6 +13,8 @@ import numpy as np
 from torch import nn
 
 from .. import __version__
+from ..config import ADMISSIONS
+from ..experience.admission import Completion
 from ..experience.log import Origin
 from ..experience.log.inherit import Bounds
 from ..experience.trajectory import FloatArray, Trajectory
@@ -107,8 +109,16 @@ def vocabulary_of(model: Any) -> int:
 def bounds(trainer: Any) -> Bounds:
     """What token ids and rewards of trajectories must fit into."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    failures = trainer.args.admission in ("all", "quality")
-    return Bounds(vocabulary_of(model), len(trainer.reward_funcs), failures)
+    config = trainer.args.replay
+    rule = ADMISSIONS[config.admission]
+
+    def admits(trajectory: Trajectory) -> bool:
+        """As far as can be told of a single one: of its group no more is known than that it was right or not."""
+        right = int(trajectory.correct)
+        finish, quality = trajectory.finish_reason, trajectory.quality
+        return bool(rule(Completion(trajectory.question, trajectory.correct, right, 1, finish, quality, config)))
+
+    return Bounds(vocabulary_of(model), len(trainer.reward_funcs), admits)
 
 
 def rescorer(trainer: Any) -> Callable[[Sequence[Trajectory]], list[FloatArray | None]]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -127,16 +128,16 @@ def _trajectories(
 
 @dataclass(frozen=True)
 class Bounds:
-    """What trajectories must fit into: token ids below `vocabulary`, `rewards` of them each, and whether `failures` are
-    stored at all."""
+    """What trajectories must fit into: token ids below `vocabulary`, `rewards` of them each, and what this run `admits`, by
+    default right ones."""
 
     vocabulary: int
     rewards: int
-    failures: bool = False
+    admits: Callable[[Trajectory], bool] = attrgetter("correct")
 
     def left_out(self, known: KnownTrajectory) -> str | None:
-        if not (self.failures or known.trajectory.correct):
-            return "that failed, which this run does not store"
+        if not self.admits(known.trajectory):
+            return "that this run would not store"
         if int(known.trajectory.completion_ids.max()) >= self.vocabulary:
             return "with token ids beyond the model's vocabulary"
         return (
