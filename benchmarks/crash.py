@@ -45,10 +45,10 @@ PLACES = (
     "before trainer_state.json",
 )  # fmt: skip
 SHARES = {
-    "any instant": 5, "commit": 6, "checkpoint commit": 3, "write back": 1, "commit to state": 3, "in the save": 3,
-    "torn file": 4, "written over": 2, "rotation": 2, "creation": 2, "opening": 3,
+    "any instant": 5, "commit": 6, "checkpoint commit": 3, "waiting commits": 4, "write back": 1, "commit to state": 3,
+    "in the save": 3, "torn file": 4, "written over": 2, "rotation": 2, "creation": 2, "opening": 3,
 }  # fmt: skip
-"""How often each kind is drawn, of 34."""
+"""How often each kind is drawn, of 38."""
 
 
 @dataclass
@@ -156,6 +156,8 @@ class Campaign:
             return replace(
                 kill, place=place, nth=rng.randint(1, times), seconds=microseconds * 1e-6, write_back=write_back
             )
+        if kind == "waiting commits":
+            return replace(kill, nth=rng.randint(1, int(measures["handed"])), seconds=rng.uniform(0.0, 0.06))
         if kind == "commit to state":
             return replace(kill, place=rng.choice(PLACES))
         if kind == "in the save":
@@ -546,16 +548,16 @@ def short_files(rng: random.Random) -> Callable[[], None]:
 
     def arrange() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        commit, limits = LogWriter.commit, resource.getrlimit(resource.RLIMIT_FSIZE)
+        write, limits = LogWriter._write, resource.getrlimit(resource.RLIMIT_FSIZE)
 
-        def committing(log, *args, **kwargs):
+        def writing(log, commit):
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
             try:
-                return commit(log, *args, **kwargs)
+                write(log, commit)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-        LogWriter.commit = committing
+        LogWriter._write = writing
 
     return arrange
 

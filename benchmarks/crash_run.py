@@ -1,8 +1,8 @@
 """A tiny training run that can be killed at a chosen instant, started again, and compared with one that never was.
 
 A process that has imported everything forks a child for each attempt (single-threaded, so that forking is safe). The child
-trains for real, tells after each commit what it was promised to be on the disk, and dies where it was told to: by a POSIX
-timer whose signal is SIGKILL, or on the spot. What is left is then looked at from outside. Linux only.
+trains for real, tells which commits it handed over, which were written and which were for a checkpoint, and dies where it
+was told to: by a POSIX timer whose signal is SIGKILL, or on the spot. What is left is then looked at from outside. Linux only.
 """
 
 import codecs
@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,10 @@ import exgrpo.experience.log.writer
 import exgrpo.trl.checkpoint
 import exgrpo.trl.experience
 from exgrpo.errors import CheckpointError, ExperienceLogError
-from exgrpo.experience.log import LogReader, LogWriter, StoredTrajectories, rebuild
+from exgrpo.experience.log import LogReader, LogWriter, StoredTrajectories, rebuild, schema
 from exgrpo.experience.log.audit import verify
+from exgrpo.experience.log.behind import WriteBehind
+from exgrpo.experience.log.commits import Commit
 from exgrpo.experience.log.reader import SERIAL_MASK
 from exgrpo.experience.log.rebuild import size_of
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
@@ -55,6 +57,8 @@ for _name in ("cp437", "latin1", "utf_16", "utf_32"):  # for children that may n
     codecs.lookup(_name)
 LOG = "experience.db"
 STEPS, SAVE_STEPS, QUESTIONS = 12, 2, 24
+SLOW = 0.06
+"""Seconds that a slow disk takes for a commit."""
 NO_STEP = "no step was left"
 NOT_RESTORED = ("micro step", "optimizer", "schedule", "torch rng", "numpy rng", "python rng")
 """What a run that resumes at its end need not load."""
@@ -122,7 +126,7 @@ def facts(trainer: ExGRPOTrainer) -> dict[str, str]:
 
 
 def _timed(name: str) -> bool:
-    return any(part in name for part in ("step_time", "generation_time", "runtime", "per_second"))
+    return any(part in name for part in ("step_time", "generation_time", "runtime", "per_second", "replay/time/"))
 
 
 def rebuilt(trainer: ExGRPOTrainer) -> dict[str, str]:
@@ -136,10 +140,7 @@ def rebuilt(trainer: ExGRPOTrainer) -> dict[str, str]:
                 for number, question in reader.questions():
                     indices[number] = here.get(question.key, -1)
                 store = StoredTrajectories(reader, reader.lineage(position), lambda number, at=indices: int(at[number]))
-                buffer = type(like)(
-                    like.num_questions, like.num_generations, like.capacity, like.capacity_per_question, like.eviction,
-                    store,
-                )  # fmt: skip
+                buffer = type(like)(like.num_questions, like.num_generations, like.config, store, types=like.types)
                 rebuild(reader, buffer, position, indices, use)
                 found[name] = buffer.fingerprint()
         except ExperienceLogError as error:
@@ -274,6 +275,18 @@ class Kill:
 
     _arm_commit = _arm_checkpoint_commit = _arm_write_back = _arm_statement
 
+    def _arm_waiting_commits(self, death: Death) -> None:
+        """After the nth commit was handed to the thread, which is slow."""
+        seen = [0]
+
+        def here(*_: Any) -> None:
+            seen[0] += 1
+            if seen[0] == self.nth:
+                death.come(self.seconds)
+
+        before(LogWriter, "_write", lambda *_: time.sleep(SLOW))
+        after(WriteBehind, "put", here)
+
     def _arm_commit_to_state(self, death: Death) -> None:
         """Between the log's commit for the nth checkpoint and the host's last file."""
         seen = [0]
@@ -369,6 +382,7 @@ KINDS = {
     "any instant": "uniform over the run",
     "commit": "0..300 us after a COMMIT, BEGIN or INSERT of the log began",
     "checkpoint commit": "0..300 us after the COMMIT of a checkpoint began",
+    "waiting commits": "0..60 ms after a commit joined others that wait for a slow disk",
     "write back": "0..300 us after the WAL's pages began to move into the main file, at the end of training",
     "commit to state": "between the log's commit for a checkpoint and trainer_state.json",
     "in the save": "uniform over the writing of a checkpoint",
@@ -578,25 +592,39 @@ class Run:
                 found.setdefault(row["generation"], set()).add(row["hash"])
         return found
 
+    def _promised(self, is_there: Callable[[str, tuple[int, int]], bool]) -> set[tuple[str, int, int]]:
+        """Rows that must be in the file: those of every transaction that returned, of every commit up to a checkpoint's, and
+        of every commit before one that is there."""
+        promised: set[tuple[str, int, int]] = set()
+        handed: dict[int, list[tuple[int, set[tuple[str, int, int]]]]] = {}  # of each process, in order
+        for report in self._reported():
+            rows = {(table, *row) for table, found in report.get("rows", {}).items() for row in found}
+            if report.get("what") == "written":
+                promised |= rows
+            elif report.get("what") == "handed":
+                handed.setdefault(report["process"], []).append((report["seq"], rows))
+            elif report.get("what") == "checkpoint":
+                for seq, rows in handed.get(report["process"], ()):
+                    promised |= rows if seq <= report["seq"] else set()
+        for commits in handed.values():
+            there = [all(is_there(table, row) for table, *row in rows) for _, rows in commits]
+            last = max((place for place, whole in enumerate(there) if whole), default=-1)
+            promised = promised.union(*(rows for _, rows in commits[: last + 1]))
+        return promised
+
     def lost(self) -> int:
-        """Rows that a commit which returned had written, and that the file does not hold."""
-        promised: dict[str, set[tuple[int, int]]] = {}
-        for row in self._reported():
-            for table, rows in row.get("commit", {}).items():
-                promised.setdefault(table, set()).update(map(tuple, rows))
-        if not promised:
-            return 0
-        if not self.log.exists():
-            return sum(map(len, promised.values()))
-        missing = 0
+        """Rows that were promised to be in the file, and are not."""
+        found: dict[str, set[tuple[int, int]]] = {}
         with copy_of(self.log, self.scratch / "look") as copy, contextlib.closing(sqlite3.connect(copy)) as connection:
-            for table, rows in promised.items():
-                key = "id" if table in ("branch", "origin", "question", "tokens") else "seq"
-                try:
-                    missing += len(rows - set(connection.execute(f"SELECT {key}, crc FROM {table}")))
-                except (sqlite3.Error, UnicodeDecodeError, OverflowError):
-                    missing += len(rows)
-        return missing
+            for table in (*schema.INSERT, "tokens", "embedding"):
+                key = "id" if table in (*schema.FACTS, "tokens", "embedding") else "seq"
+                with contextlib.suppress(sqlite3.Error, UnicodeDecodeError, OverflowError):
+                    found[table] = set(connection.execute(f"SELECT {key}, crc FROM {table}"))
+
+        def is_there(table: str, row: Sequence[int]) -> bool:
+            return tuple(row) in found.get(table, ())
+
+        return sum(not is_there(table, row) for table, *row in self._promised(is_there))
 
     def difference(self, reference: "Reference", outcome: Outcome, damaged: bool = False) -> list[str]:
         """In what a run that ended differs from the one that was never interrupted.
@@ -648,8 +676,27 @@ def reference(config: str, root: Path) -> Reference:
     return Reference(config, outcome.facts, views, generations, outcome.measures, outcome.seconds, run.folder)
 
 
+class _Rows:
+    """What a commit would write, as number and checksum of each row; stands for a connection."""
+
+    def __init__(self):
+        self.found: dict[str, list[tuple[int, int]]] = {}
+
+    def execute(self, sql: str, row: tuple[Any, ...]) -> None:
+        pass  # snapshots, which come and go
+
+    def executemany(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        self.found.setdefault(sql.split()[2], []).extend((row[0], row[-1]) for row in rows)
+
+
+def _rows_of(made: Commit) -> dict[str, list[tuple[int, int]]]:
+    rows = _Rows()
+    made.write(rows, np.dtype("<f4"))
+    return rows.found
+
+
 class _Witness:
-    """Tells outside, after each commit that returned, which rows it wrote; and measures what instants are drawn from."""
+    """Tells outside which rows each commit handed over and each transaction wrote; measures what instants are drawn from."""
 
     def __init__(self, reports: int):
         self._reports = reports
@@ -662,19 +709,25 @@ class _Witness:
         self.measures[name] = self.measures.get(name, 0) + amount
 
     def install(self) -> None:
-        commit, observe = LogWriter.commit, ExGRPOTrainer._observe
+        commit, write, put, observe = LogWriter.commit, LogWriter._write, WriteBehind.put, ExGRPOTrainer._observe
+
+        def writing(log, made):
+            write(log, made)
+            told = _rows_of(made)
+            self._tell({"what": "written", "rows": told})
+            self._count("COMMIT of a checkpoint" if made.durable else "COMMIT")
+            self._count("INSERT", sum(map(len, told.values())))
+
+        def putting(behind, made):
+            put(behind, made)
+            self._count("handed")
+            told = _rows_of(made)
+            self._tell({"what": "handed", "process": os.getpid(), "seq": made.rows["state"][0][0], "rows": told})
 
         def committing(log, state, checkpoint=False, snapshot=None):
-            rows = {table: [(row[0], row[-1]) for row in rows] for table, rows in log._rows.items()}
-            rows["tokens"] = [(row[0], row[-1]) for row in log._tokens]
-            before = log._next_seq
             position = commit(log, state, checkpoint, snapshot)
-            if position.seq == before:
-                found = log._connection.execute("SELECT crc FROM state WHERE seq = ?", (before,)).fetchone()
-                rows["state"] = [(before, found[0] if found else -1)]
-                self._tell({"commit": rows, "seq": position.seq})
-                self._count("COMMIT of a checkpoint" if checkpoint else "COMMIT")
-                self._count("INSERT", sum(map(len, rows.values())))
+            if checkpoint:
+                self._tell({"what": "checkpoint", "process": os.getpid(), "seq": position.seq})
             return position
 
         def observing(trainer, generation, output):
@@ -688,7 +741,8 @@ class _Witness:
             self._tell(told)
             return observe(trainer, generation, output)
 
-        LogWriter.commit, ExGRPOTrainer._observe = committing, observing
+        LogWriter.commit, LogWriter._write, WriteBehind.put = committing, writing, putting
+        ExGRPOTrainer._observe = observing
         files = _Files()
         before(ExGRPOTrainer, "_save_checkpoint", lambda trainer, *_, **__: files.watch(trainer))
 

@@ -1,5 +1,5 @@
 """The experience log as it grows: time to append a step, to open, to plan with reads from the file, to read at random;
-file size and resident memory.
+file size and resident memory. Of a step, the time of the caller by phase, and of the thread that writes behind it.
 
     python benchmarks/log.py                            # 10^4 .. 10^7 trajectories of 8 tokens, and 10^5 of 4,000
     python benchmarks/log.py --sizes 10000 100000       # less
@@ -90,6 +90,29 @@ def fill(path: Path, size: int, tokens: int) -> dict:
     }
 
 
+class Clock:
+    """Of the calling thread: wall time by phase, and processor time of all that is measured.
+
+    Args:
+        phases: into which seconds go.
+    """
+
+    def __init__(self, phases: dict[str, list[float]]):
+        self._phases = phases
+        self.cpu = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+
+    def tick(self, phase: str) -> None:
+        """A phase is over, and the next begins."""
+        wall, cpu = self._wall, self._cpu
+        self.begin()
+        self._phases[phase].append(self._wall - wall)
+        self.cpu += self._cpu - cpu
+
+
 def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     """Open, plan and read, from the file."""
     questions = size // PER_QUESTION
@@ -98,7 +121,7 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     gc.collect()
     before = resident()
     start = time.perf_counter()
-    log = LogWriter(path, known)
+    log = LogWriter(path, known, threaded=True)
     position = log.reader.position()
     log.begin(Origin(model="synthetic", num_generations=K), position)
     config = ReplayConfig(
@@ -115,11 +138,12 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     gc.collect()
     held = resident() - before
     log.commit(planner.state(size))
-    plans, steps, reads = [], [], []
+    phases: dict[str, list[float]] = {name: [] for name in ("plan", "observe", "admit", "commit", "behind", "cpu")}
+    steps, reads = [], []
     for step in range(size, size + repeats):
-        a = time.perf_counter()
+        clock = Clock(phases)
         plan = planner.plan(B, step, 0.0, lambda ts: np.ones(len(ts)))
-        b = time.perf_counter()
+        clock.tick("plan")
         outcomes = (rng.random((B, K)) < 0.5).astype(np.int8)
         outcomes[:, 0] = 0
         groups = [
@@ -127,13 +151,17 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
             for q, o, choices, replayed in zip(plan.questions, outcomes, plan.replays, plan.replayed, strict=True)
         ]
         new = [trajectory(int(q), rng, tokens, step) for q in plan.questions for _ in range(2)]
-        c = time.perf_counter()
+        clock.begin()
         planner.observe(plan, groups)
+        clock.tick("observe")
         planner.admit(new)
+        clock.tick("admit")
         log.commit(planner.state(step))
-        d = time.perf_counter()
-        plans.append(b - a)
-        steps.append(b - a + d - c)
+        clock.tick("commit")
+        phases["cpu"].append(clock.cpu)
+        steps.append(sum(phases[name][-1] for name in ("plan", "observe", "admit", "commit")))
+        log.flush()  # as it does while the trainer is at work
+        clock.tick("behind")
     for _ in range(repeats):
         serials = rng.integers(0, size, B).tolist()
         fresh = LogReader(path)  # nothing cached by us
@@ -147,7 +175,7 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     row = {
         "open_s": opened,
         "resident_mb": held / 1e6,
-        "plan_ms": 1e3 * statistics.median(plans),
+        **{f"{name}_ms": 1e3 * statistics.median(taken) for name, taken in phases.items()},
         "plan_observe_admit_log_ms": 1e3 * statistics.median(steps),
         "plan_observe_admit_log_ms_p95": 1e3 * sorted(steps)[int(0.95 * repeats)],
         "random_read_us": 1e6 * statistics.median(reads),

@@ -228,7 +228,9 @@ class ReplayConfig:
     def uses_quality(self) -> bool:
         """Whether completions must be embedded."""
         registries = (TRAJECTORY_CHOICES, ADMISSIONS, EVICTIONS)
-        return any(registry.needs_quality(getattr(self, registry.option)) for registry in registries)
+        return self.mixing not in ("prompt", "none") and any(
+            registry.needs_quality(getattr(self, registry.option)) for registry in registries
+        )
 
     def __post_init__(self) -> None:
         _one_of(self, "mixing", MIXINGS)
@@ -284,15 +286,15 @@ class ReplayConfig:
         if self.on_policy_floor > self.on_policy_start:
             _refuse(self, "on_policy_floor", f"at most on_policy_start ({self.on_policy_start!r})")
         if self.mixing in ("rescue", "none") and self.schedule != "constant":
-            _refuse(self, "schedule", f"'constant' with mixing={self.mixing!r}, where no share changes,")
+            _refuse(self, "schedule", f"'constant' with mixing={self.mixing!r}, where no share changes")
         if self.mixing == "prompt" and self.question_choice == "headroom":
             _refuse(
                 self,
                 "question_choice",
-                "another with mixing='prompt', where no trajectory is stored that has headroom,",
+                "another with mixing='prompt', where no trajectory is stored that has headroom",
             )
         if self.mixing == "prompt" and self.start_size:
-            _refuse(self, "start_size", "0 with mixing='prompt', where no trajectory is stored,")
+            _refuse(self, "start_size", "0 with mixing='prompt', where no trajectory is stored")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,11 @@ def _measures(replay: ReplayConfig, objective: ObjectiveConfig) -> bool:
     return replay.trajectory_choice in MEASURED or replay.max_drift > 0 or _own(replay)[1]
 
 
+def _looks_at_accuracy(replay: ReplayConfig) -> bool:
+    asks = replay.replays_questions and replay.question_choice not in ("uniform", "headroom")
+    return asks or replay.retirement not in ("solved", "never")
+
+
 HOLDS: dict[str, Holds] = {
     "replay_share": lambda r, o: r.mixing in ("share", "prompt", "added") and r.schedule != "curriculum",
     "replay_probability": lambda r, o: r.mixing == "coin" and r.schedule != "curriculum",
@@ -54,8 +59,8 @@ HOLDS: dict[str, Holds] = {
     "range_high": _asks("range"),
     "range_adapts": _asks("range"),
     "tier_shares": _asks("tiers"),
-    "difficulty": lambda r, o: r.mixing != "rescue" or r.retirement != "solved",
-    "difficulty_window": lambda r, o: r.difficulty == "window",
+    "difficulty": lambda r, o: _looks_at_accuracy(r),
+    "difficulty_window": lambda r, o: r.difficulty == "window" and _looks_at_accuracy(r),
     "entropy_percentile": lambda r, o: r.trajectory_choice == "entropy_percentile" or _own(r)[1],
     "quality_tier_shares": lambda r, o: r.trajectory_choice == "quality_tiers" or _own(r)[1],
     "entropy_refresh": _measures,
@@ -64,7 +69,8 @@ HOLDS: dict[str, Holds] = {
     "min_quality": lambda r, o: r.admission not in ("correct", "all", "single_success"),
     "success_weight": lambda r, o: r.uses_quality,
     "retirement_threshold": lambda r, o: r.retirement not in ("solved", "never"),
-    "review_share": lambda r, o: r.review_every > 0,
+    "review_every": lambda r, o: r.retirement != "never",
+    "review_share": lambda r, o: r.review_every > 0 and r.retirement != "never",
     "baseline": lambda r, o: r.mixing != "added",
     "shaping_beta": lambda r, o: o.correction not in ("clip", "truncated", "none", "likelihood"),
     "truncation": lambda r, o: o.correction not in ("shaped", "clip", "none", "likelihood"),

@@ -134,7 +134,10 @@ def test_a_good_value_is_taken(name, value):
         (dict(range_low=0.7, range_high=0.3), "range_low must be below range_high"),
         (dict(range_low=0.5, range_high=0.5), "range_low must be below range_high"),
         (dict(on_policy_floor=0.8), "on_policy_floor must be at most on_policy_start"),
-        (dict(mixing="rescue", schedule="curriculum"), "schedule must be 'constant' with mixing='rescue'"),
+        (
+            dict(mixing="rescue", schedule="curriculum"),
+            "schedule must be 'constant' with mixing='rescue', where no share changes, but is 'curriculum'",
+        ),
         (dict(mixing="prompt", start_size=5), "start_size must be 0 with mixing='prompt'"),
         (dict(question_choice="no.such.module"), "question_choice='no.such.module' cannot be imported"),
         (dict(admission="math.no_such"), "admission='math.no_such' cannot be used"),

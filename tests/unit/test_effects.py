@@ -47,6 +47,9 @@ def test_a_preset_itself_sets_nothing_in_vain(preset):
         ("exgrpo", dict(question_choice="math.isclose", sigma=1.0), []),  # one's own may read anything
         ("exgrpo", dict(review_share=0.5), ["review_share"]),
         ("exgrpo", dict(review_share=0.5, review_every=10), []),
+        ("exgrpo", dict(review_every=10, retirement="never"), ["review_every"]),
+        ("random-replay", dict(difficulty="window", difficulty_window=9), ["difficulty", "difficulty_window"]),
+        ("rescue", dict(by_problem_type=True), ["by_problem_type"]),
     ],
 )
 def test_what_is_set_in_vain(preset, options, expected):

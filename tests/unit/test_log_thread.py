@@ -203,6 +203,8 @@ def test_pause_and_close_write_what_waits_and_free_the_log(writer, disk, path, e
     writer.commit(PlannerState(2))
     threading.Timer(0.2, disk.is_free.set).start()
     getattr(writer, end)()
+    wal = path.with_name(f"{path.name}-wal")
+    assert not wal.exists() or wal.stat().st_size == 0  # all is in the main file
     assert seqs(path) == [1, 2]
     LogWriter(path, Dataset()).close()
     assert not any(thread.name == "experience log" for thread in threading.enumerate())
@@ -256,6 +258,28 @@ def test_a_trajectory_is_found_while_its_commit_is_being_written(writer, buffer)
         assert [t.digest for t in writer.get_many(recent)] == [made[serial] for serial in recent]
     writer.flush()
     assert writer._unwritten == {}
+
+
+def test_a_trajectory_is_found_while_its_transaction_is_open(writer, buffer, monkeypatch):
+    inner, arrived, go_on = Commit.write, threading.Event(), threading.Event()
+
+    def write(commit, *args):
+        inner(commit, *args)
+        arrived.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(Commit, "write", write)
+    serial = buffer.admit(trajectory(7))
+    writer.commit(PlannerState(1))
+    assert arrived.wait(30)
+    writer.drop(serial)
+    try:
+        assert writer.get_many([serial])[0].step == 7
+    finally:
+        go_on.set()
+    writer.flush()
+    writer.drop(serial)
+    assert writer.get_many([serial])[0].step == 7
 
 
 def test_what_was_paused_can_be_read(writer, buffer):

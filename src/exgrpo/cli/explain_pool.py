@@ -28,10 +28,11 @@ TOKENS, DIMENSION, TYPES = 8, 16, 3
 class Rehearsal(ReplayPlanner):
     """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
 
-    def _take(self, slots: Sequence[int], generation: int, step: int, moment: str) -> list[Choice]:
+    def _used(
+        self, slots: Sequence[int], trajectories: Iterator[Trajectory], generation: int, step: int, moment: str
+    ) -> list[Choice]:
         columns = self.buffer.column("serial"), self.buffer.column("uses")
-        found = zip(slots, self.buffer.get_many(slots), strict=True)
-        return [Choice(int(columns[0][slot]), trajectory, int(columns[1][slot])) for slot, trajectory in found]
+        return [Choice(int(columns[0][slot]), next(trajectories), int(columns[1][slot])) for slot in slots]
 
 
 class StandIns:

@@ -20,6 +20,7 @@ COMMANDS = {
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read a dataset's answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
     "explain": ("exgrpo.cli.explain", "what a preset would replay in one step, and how hard it would push"),
+    "bench": ("exgrpo.cli.bench", "what replay costs on this machine: a step, the buffer, the log"),
     "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
 }
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get("EXGRPO_DEBUG", "") not in ("", "0")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m exgrpo` does: for dotted paths to the user's own functions
     try:
         args = _parser().parse_args(arguments)
         debug = debug or args.debug

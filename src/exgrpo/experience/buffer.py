@@ -34,7 +34,7 @@ from .events import (
     Stored,
     ignore,
 )  # fmt: skip
-from .eviction import eviction_named
+from .eviction import eviction_named, oldest
 from .index import NONE, TrajectoryIndex
 from .pools import Pool
 from .store import MemoryStore, TrajectoryStore
@@ -413,6 +413,8 @@ class ExperienceBuffer:
 
     def _leaver(self, slots: IntArray | None) -> int:
         """Which slot makes room, among those of a question (oldest first) or among all."""
+        if self._eviction.rule is oldest:  # asked at every admission of a full buffer
+            return self.index.first if slots is None else int(slots[0])
         if slots is None and self._eviction.of_oldest_question:
             slots = self.index.slots_of(int(self.column("question")[self.index.first]))
         if slots is None:

@@ -10,7 +10,7 @@ One generation of a host runs through four calls, in this order::
 Everything here is the same on every rank: it depends on the seed, the generation counter, and what was observed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -143,7 +143,7 @@ class ReplayPlanner:
         listener: Listener = ignore,
         types: IntArray | None = None,
     ):
-        if config.by_problem_type and types is None:
+        if config.by_problem_type and config.replays_questions and types is None:
             raise ConfigurationError("by_problem_type=True needs the problem type of each question (types, (Q,)).")
         self.config = config
         self.stream = stream
@@ -192,7 +192,7 @@ class ReplayPlanner:
         apart = [] if added and others < batch_size else drawn.questions  # an intact fresh batch comes first
         fresh, refilled = self.stream.take(batch_size - in_groups, apart, self.buffer.retired, self.buffer.num_retired)
         self.listener(Planned(generation, step, batch_size, n, refilled, idle))
-        choices = [self._take(slots, generation, step, "added" if added else "plan") for slots in drawn.slots]
+        choices = self._take(drawn.slots, generation, step, "added" if added else "plan")
         questions, replayed = np.empty(batch_size, np.int64), np.zeros(batch_size, bool)
         replays: list[tuple[Choice, ...]] = [()] * batch_size
         places = spread(in_groups, batch_size)
@@ -245,9 +245,9 @@ class ReplayPlanner:
         for group, found in zip(groups.tolist(), slots, strict=True):
             if found:
                 member = int(np.flatnonzero(outcomes[group] == WRONG)[-1])
-                (choice,) = self._take(found, plan.generation, plan.step, "rescue")
-                rescues.append(Rescue(group, member, choice))
-        return rescues
+                rescues.append((group, member, found))
+        taken = self._take([found for _, _, found in rescues], plan.generation, plan.step, "rescue")
+        return [Rescue(group, member, choice) for (group, member, _), (choice,) in zip(rescues, taken, strict=True)]
 
     def observe(self, plan: StepPlan, groups: Sequence[Group | None]) -> None:
         """Learn from the fresh completions of a generation: accuracies, retirement, Pass@1 for the gate.
@@ -429,10 +429,18 @@ class ReplayPlanner:
         drawn.refused = len(refused)
         return drawn
 
-    def _take(self, slots: Sequence[int], generation: int, step: int, moment: str) -> list[Choice]:
+    def _take(self, slots: Sequence[Sequence[int]], generation: int, step: int, moment: str) -> list[list[Choice]]:
+        """The trajectories of slots, used from now on; each group of slots by itself, all read at once."""
+        trajectories = iter(self.buffer.get_many([slot for group in slots for slot in group]))
+        return [self._used(group, trajectories, generation, step, moment) for group in slots]
+
+    def _used(
+        self, slots: Sequence[int], trajectories: Iterator[Trajectory], generation: int, step: int, moment: str
+    ) -> list[Choice]:
         choices = []
         buffer = self.buffer
-        for slot, trajectory in zip(slots, buffer.get_many(slots), strict=True):
+        for slot in slots:
+            trajectory = next(trajectories)
             serial, entropy, uses = (buffer.column(name)[slot].item() for name in ("serial", "entropy", "uses"))
             age, question = step - trajectory.step, trajectory.question
             buffer.used(slot)

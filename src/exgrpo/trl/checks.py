@@ -136,7 +136,7 @@ def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
 def check_problem_types(config: ReplayConfig, arguments: dict[str, Any]) -> None:
     """Drawing by problem type needs the column."""
     columns = getattr(arguments.get("train_dataset"), "column_names", None) or []
-    if config.by_problem_type and "problem_type" not in columns:
+    if config.by_problem_type and config.replays_questions and "problem_type" not in columns:
         raise DatasetError(
             f"by_problem_type=True needs a column 'problem_type', but train_dataset has {sorted(columns)}. Rename the one that "
             "says of what kind a question is with dataset.rename_column(name, 'problem_type'), or set by_problem_type=False."

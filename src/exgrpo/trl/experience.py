@@ -164,14 +164,14 @@ class ExperienceKeeper:
         if self.log is not None:  # of an earlier call of train()
             self._close()
         self._has_begun = False
-        self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype)
+        self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype, threaded=True)
         self.listeners.append(self.log)
 
     def _close(self) -> None:
         if self.log is not None:
-            self.listeners.remove(self.log)
-            self.log.close()
-            self.log = None
+            log, self.log = self.log, None
+            self.listeners.remove(log)
+            log.close()
 
     def _go_on(self, planner: ReplayPlanner) -> None:
         """Another call of `train()`: the experience is in memory, the log continues where it was left."""
@@ -184,6 +184,7 @@ class ExperienceKeeper:
         origin = origins.describe(self.trainer, origins.tokenizer_json(self.trainer))
         self.log.begin(origin, self.position, self.trainer._optimizer_step)
         self.commit(planner)
+        self.log.flush()
 
     def _begin(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> Opened:
         assert self.log is not None
@@ -198,6 +199,7 @@ class ExperienceKeeper:
             self._start_anew(planner, origin)
         planner.buffer.shrink()
         self.commit(planner)
+        self.log.flush()
         shared = self.accelerator.num_processes > 1
         return Opened(
             planner.buffer.snapshot() if shared else None,
@@ -310,7 +312,8 @@ class ExperienceKeeper:
         return planner.state(self.trainer._optimizer_step, self.trainer.generated_tokens)
 
     def commit(self, planner: ReplayPlanner, checkpoint: bool = False) -> Position | None:
-        """Write down what happened; on the main process."""
+        """Write down what happened; on the main process. What is not for a checkpoint is written while training goes on: what
+        is wrong with it, the next one says."""
         if self.log is None:
             return None
         snapshot = planner.buffer.snapshot() if checkpoint else None
@@ -332,13 +335,16 @@ class ExperienceKeeper:
             self._close()
             return
         try:
-            self.commit(planner)
+            try:
+                self.commit(planner)
+            finally:
+                committed, self._all_is_written = self._all_is_written, False
+                self.log.pause()
+                self._all_is_written = committed
         except ExperienceLogError:
             if done:
                 raise
             logger.exception("What happened since the last commit of %s could not be written.", self.log.path)
-        finally:
-            self.log.pause()
 
 
 @contextmanager

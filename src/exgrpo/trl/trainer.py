@@ -157,9 +157,11 @@ class ExGRPOTrainer(MixedLossTrainer):
             progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
         )
         checks.check_same_questions(gather_object([self.questions.digest()]))
-        self.types = self.questions.types() if config.by_problem_type else None
+        by_type = config.by_problem_type and config.replay.replays_questions
+        self.types = self.questions.types() if by_type else None
         self.experience = ExperienceKeeper(self)
         self.planner = self.experience.new_planner()
+        self._columns_of_replay = 1
         self._has_learned_positions = has_learned_positions(self.model)
         self._vocabulary = vocabulary_of(self.accelerator.unwrap_model(self.model))
         if main:

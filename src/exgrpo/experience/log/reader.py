@@ -21,6 +21,11 @@ from .facts import Branch, Origin, PlannerState, Position, QuestionFacts, Span
 from .rows import DIGEST_MASK, SERIAL_MASK, event_of, nan
 from .snapshot import unpacked
 
+_TRAJECTORY = (
+    f"SELECT {', '.join(f't.{name}' for name in ('seq', *schema.EVENTS['trajectory'], 'crc'))}, k.id, k.completion_ids, "
+    "k.behaviour_logps, k.crc FROM trajectory t LEFT JOIN tokens k ON k.id = t.id WHERE t.id = ?"
+)
+
 
 class LogReader:
     """A log as it stands in its file; questions carry the numbers they have there.
@@ -220,8 +225,14 @@ class LogReader:
             ExperienceLogError: its tokens were pruned.
             DamagedLogError: it is not there, or not what was written.
         """
-        row = dict(zip(schema.EVENTS["trajectory"], self._row_of("trajectory", "id", number), strict=True))
-        ids, logps = self._tokens(number)
+        with explained(self.path, "reading"):
+            found = self.connection.execute(_TRAJECTORY, (number,)).fetchone()
+        if found is None:
+            raise damaged(self.path, f"trajectory {number} is missing")
+        *values, crc = found[:-4]
+        self._check("trajectory", tuple(values), crc)
+        row = dict(zip(schema.EVENTS["trajectory"], values[1:], strict=True))
+        ids, logps = self._tokens(number, *found[-4:])
         try:
             rewards = np.array([nan(reward) for reward in json.loads(row["rewards"])])
             trajectory = Trajectory(
@@ -235,12 +246,11 @@ class LogReader:
             raise damaged(self.path, f"trajectory {number} has other tokens than were stored")
         return trajectory
 
-    def _tokens(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.floating[Any]]]:
-        sql = "SELECT completion_ids, behaviour_logps, crc FROM tokens WHERE id = ?"
-        row = next(self.rows(sql, (number,)), None)
-        if row is None:
+    def _tokens(
+        self, number: int, found: int | None, ids: Any, logps: Any, crc: Any
+    ) -> tuple[NDArray[np.int32], NDArray[np.floating[Any]]]:
+        if found is None:
             raise damaged(self.path, f"the tokens of trajectory {number} are missing")
-        ids, logps, crc = row
         if ids == b"" == logps and schema.checksum_of_bytes(number, b"", b"") == crc:
             raise ExperienceLogError(
                 f"{self.path}: the tokens of trajectory {number} were pruned. What needs them is older than what was kept: "

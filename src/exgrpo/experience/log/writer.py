@@ -1,6 +1,6 @@
 """Writing a log: the listener of a buffer and a planner, and the store of their token arrays.
 
-Events gather in memory and reach the file in one transaction a commit; what is not committed yet can be read all the same.
+Events gather in memory and reach the file in one transaction a commit; what is not written yet can be read all the same.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ExperienceLogError
-from ..events import Admitted, Event, Planned, Stored
+from ..events import Admitted, Event, Planned
 from ..trajectory import Trajectory
 from . import schema
+from .behind import WriteBehind
+from .commits import Commit, Kept
 from .connection import WriterLock, connect, create, explained, now
 from .facts import Branch, Origin, PlannerState, Position, Questions, Span
 from .reader import LogReader
-from .rows import null, row_of, scores_of, signed
+from .rows import row_of
 from .snapshot import NONE, packed
 from .store import StoredTrajectories
-
-SNAPSHOTS_KEPT = 2
 
 
 class LogWriter:
@@ -38,26 +38,31 @@ class LogWriter:
     Use: `open`, then `begin` a branch, then give it to a planner as listener and as store, and `commit` after each
     generation. Questions carry the numbers of the run's own buffer.
 
+    With `threaded`, a thread of its own writes ordinary commits, in their order and each in its transaction, and `commit`
+    returns before it has: a process that is killed loses the last few of them, entirely and from the end, never one
+    from between. That is what a checkpoint does not allow: it is written, and all before it, when `commit` returns. Not for
+    processes that fork while commits wait.
+
     Args:
         path: of the file; made if it is not there.
         questions: of this run.
         logp_dtype: `float32` or `float16`: in what log-probs are kept.
+        threaded: whether ordinary commits are written behind the caller's back.
 
     Raises:
         LogInUseError: another process writes it.
         ExperienceLogError, DamagedLogError: it cannot be opened, written or trusted.
     """
 
-    def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
+    def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32", threaded: bool = False):
         self.path = Path(path).resolve()  # one lock for all names of a file
         self.questions = questions
         self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
         self._lock = WriterLock(self.path)
         self._lineage: tuple[Span, ...] = ()
-        self._rows: dict[str, list[tuple[Any, ...]]] = {}
-        self._tokens: list[tuple[int, bytes, bytes, int]] = []
-        self._embeddings: list[tuple[int, bytes, int]] = []
-        self._uncommitted: dict[int, Trajectory] = {}
+        self._gathered = Commit()
+        self._unwritten: dict[int, Trajectory] = {}  # by serial; each leaves once its transaction is in the file
+        self._behind = WriteBehind(self._write) if threaded else None
         self._indices = np.empty(0, np.int32)
         self._last_state: PlannerState | None = None
         self._generation = self._step = 0
@@ -68,47 +73,63 @@ class LogWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExperienceLogError(f"the folder of {self.path} cannot be made ({error}).") from error
-        self._lock.acquire()
-        connection: sqlite3.Connection | None = None
-        try:
-            connection = connect(self.path, write=True) if self.path.exists() else create(self.path)
-            self.reader = LogReader(self.path, connection)
-            self._connection = connection
+        with contextlib.ExitStack() as undo:
+            self._lock.acquire()
+            undo.callback(self._lock.release)
+            # of who writes: the thread, and the caller while nothing waits
+            self._connection = connect(self.path, write=True) if self.path.exists() else create(self.path)
+            undo.callback(self._connection.close)
             with explained(self.path, "opening it for writing"):
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.execute("ROLLBACK")
+            self._reader = LogReader(self.path, self._connection if self._behind is None else None)
+            undo.callback(self._reader.close)
             self._numbers = self._match_questions()
-            self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
-            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            self._lock.release()
-            raise
+            self._origins = {origin.as_json(): number for number, origin in self._reader.origins().items()}
+            self._next_seq = max([self._reader.end() + 1, *(b.first_seq for b in self._reader.branches.values())])
+            undo.pop_all()
 
     @property
     def writing(self) -> bool:
         """Whether this writer holds the log."""
         return self._lock.held
 
+    @property
+    def reader(self) -> LogReader:
+        """Reads all that was committed; waits until it is written."""
+        self.flush()
+        return self._reader
+
     def pause(self) -> None:
-        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer."""
-        if self._lock.held:
+        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer.
+
+        Raises:
+            ExperienceLogError: what still waited could not be written, and is given up; the log is free all the same.
+        """
+        if not self._lock.held:
+            return
+        try:
+            if self._behind is not None:
+                self._behind.stop()
+        finally:
             with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._lock.release()
 
     def close(self) -> None:
-        """Free the log for other writers; reading through this one ends too."""
-        self.pause()
-        self.reader.close()
+        """Free the log for other writers, as `pause`; reading through this one ends too."""
+        try:
+            self.pause()
+        finally:
+            self._reader.close()
+            self._connection.close()
 
     def _match_questions(self) -> NDArray[np.int32]:
         """Of each question of this run its number in the log, or NONE."""
         numbers = np.full(len(self.questions.keys), NONE, np.int32)
         here = {key: index for index, key in enumerate(self.questions.keys)}
         last = 0
-        for last, facts in self.reader.questions():
+        for last, facts in self._reader.questions():
             if (index := here.get(facts.key)) is not None:
                 numbers[index] = last
         self._next_question = last + 1
@@ -132,7 +153,7 @@ class LogWriter:
     @property
     def position(self) -> Position:
         """The end of the last commit."""
-        return Position(self.reader.id, self._lineage[-1].branch, self._lineage[-1].last)
+        return Position(self._reader.id, self._lineage[-1].branch, self._lineage[-1].last)
 
     def begin(self, origin: Origin, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
         """Start a branch: a run of its own, or what continues another from a position. It is in the file from its first
@@ -144,8 +165,9 @@ class LogWriter:
             step: optimizer steps done.
             note: for people.
         """
-        spans = self.reader.lineage(parent) if parent is not None else ()
-        number, first = (self.reader.head or 0) + 1, self._next_seq
+        reader = self.reader
+        spans = reader.lineage(parent) if parent is not None else ()
+        number, first = (reader.head or 0) + 1, self._next_seq
         serial = self._next_serial(spans)
         fork = parent.seq if parent is not None else None
         self.origin = self._number_of_origin(origin)
@@ -153,17 +175,17 @@ class LogWriter:
             number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, note, now(),
             os.getpid(), socket.gethostname(),
         )  # fmt: skip
-        self._rows = {"branch": [(*row, schema.checksum("branch", row))]} | self._rows
-        self.reader.branches[number] = Branch(*row)
+        self._gathered.add("branch", *row)
+        reader.branches[number] = Branch(*row)
         self._lineage = (*spans, Span(number, first, first - 1, serial))
-        self._stored = StoredTrajectories(self.reader, self._lineage, self.index_of)
+        self._stored = StoredTrajectories(reader, self._lineage, self.index_of)
 
     def _next_serial(self, spans: Sequence[Span]) -> int:
         """The first serial number that is free at the end of a lineage."""
         for span in reversed(spans):
             base = span.branch << schema.SERIAL_BITS
             sql = "SELECT id FROM trajectory WHERE id BETWEEN ? AND ? AND seq <= ? ORDER BY id DESC LIMIT 1"
-            for (number,) in self.reader.rows(sql, (base, base | (1 << schema.SERIAL_BITS) - 1, span.last)):
+            for (number,) in self._reader.rows(sql, (base, base | (1 << schema.SERIAL_BITS) - 1, span.last)):
                 return int(number) - base + 1
         return 0
 
@@ -171,8 +193,7 @@ class LogWriter:
         text = origin.as_json()
         if text not in self._origins:
             self._origins[text] = max(self._origins.values(), default=0) + 1
-            row = (self._origins[text], text)
-            self._rows.setdefault("origin", []).append((*row, schema.checksum("origin", row)))
+            self._gathered.add("origin", self._origins[text], text)
         return self._origins[text]
 
     def add_tokenizer(self, digest: str, text: str) -> None:
@@ -203,25 +224,18 @@ class LogWriter:
             self._add(table, *values)
 
     def _add(self, table: str, *values: Any) -> None:
-        row = (self._next_seq, self._lineage[-1].branch, *values)
-        self._rows.setdefault(table, []).append((*row, schema.checksum(table, row)))
+        self._gathered.add(table, self._next_seq, self._lineage[-1].branch, *values)
         self._next_seq += 1
 
     def _add_trajectory(self, serial: int, trajectory: Trajectory) -> None:
-        number, stored, embedding = self.id_of(serial), Stored.of(serial, trajectory), trajectory.embedding
-        rewards = json.dumps([null(reward) for reward in trajectory.rewards.tolist()])
-        self._add(
-            "trajectory", number, self._generation, stored.step, self.number_of(stored.question), len(trajectory),
-            signed(stored.digest), rewards, null(stored.entropy), stored.measured_at, trajectory.finish_reason, self.origin,
-            *scores_of(stored), 0 if embedding is None else len(embedding),
+        self._gathered.kept.append(
+            Kept(
+                self._next_seq, self._lineage[-1].branch, self.id_of(serial), serial, self._generation,
+                self.number_of(trajectory.question), self.origin, trajectory,
+            )
         )  # fmt: skip
-        ids = trajectory.completion_ids.astype("<i4").tobytes()
-        logps = trajectory.behaviour_logps.astype(self._logp_dtype).tobytes()
-        self._tokens.append((number, ids, logps, schema.checksum_of_bytes(number, ids, logps)))
-        if embedding is not None:
-            vector = embedding.astype("<f2").tobytes()
-            self._embeddings.append((number, vector, schema.checksum_of_bytes(number, vector)))
-        self._uncommitted[serial] = trajectory
+        self._next_seq += 1
+        self._unwritten[serial] = trajectory
 
     def number_of(self, question: int) -> int:
         """The number of a question of this run in the log; a new one where it is not there yet."""
@@ -229,8 +243,9 @@ class LogWriter:
             number, self._next_question = self._next_question, self._next_question + 1
             self._numbers[question] = number
             facts = self.questions.facts(question)
-            row = (number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type)
-            self._rows.setdefault("question", []).append((*row, schema.checksum("question", row)))
+            self._gathered.add(
+                "question", number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type
+            )
         return number
 
     def id_of(self, serial: int) -> int:
@@ -244,7 +259,7 @@ class LogWriter:
         self._stored.remember(serial, trajectory)
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
-        return [self._uncommitted.get(serial) or self._stored.get(serial) for serial in serials]
+        return [self._unwritten.get(serial) or self._stored.get(serial) for serial in serials]
 
     def drop(self, serial: int) -> None:
         self._stored.drop(serial)
@@ -255,20 +270,23 @@ class LogWriter:
         self, state: PlannerState, checkpoint: bool = False, snapshot: Mapping[str, NDArray[Any]] | None = None
     ) -> Position:
         """Write all events since the last commit, and the state that they led to, in one transaction; nothing where
-        nothing happened.
+        nothing happened. A threaded writer has an ordinary commit written by its thread, and waits only while many of them
+        wait.
 
         Args:
             state: of the planner now.
-            checkpoint: whether a checkpoint will refer to this; the operating system is then asked to put it on the disk.
+            checkpoint: whether a checkpoint will refer to this; all is then written before this returns, and the operating
+                system asked to put it on the disk.
             snapshot: of the buffer now, from which it is opened again in no time.
 
         Raises:
-            ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again.
+            ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again. Of a threaded
+                writer: it, or a commit before it, which is tried again too.
         """
         if not self._lock.held:
             raise ExperienceLogError(f"{self.path}: this writer was paused; open another one to go on.")
         deferred = json.dumps([self.number_of(question) for question in state.deferred])
-        if state == self._last_state and not (self._rows or checkpoint):
+        if state == self._last_state and not (self._gathered or checkpoint):
             return self.position
         seq = self._next_seq
         row = (
@@ -276,29 +294,32 @@ class LogWriter:
             state.pass_number, state.cursor, deferred, state.generated_tokens, state.reviewed,
             int(checkpoint),
         )  # fmt: skip
-        with self._transaction("committing", durable=checkpoint):
-            for table, rows in self._rows.items():
-                self._connection.executemany(schema.INSERT[table], rows)
-            self._connection.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?)", self._tokens)
-            self._connection.executemany("INSERT INTO embedding VALUES (?, ?, ?)", self._embeddings)
-            self._connection.execute(schema.INSERT["state"], (*row, schema.checksum("state", row)))
-            if snapshot is not None:
-                self._add_snapshot(seq, snapshot)
+        data = None if snapshot is None else packed(snapshot, self._numbers)
+        commit = self._gathered.finished(row, data, checkpoint)
+        if checkpoint or self._behind is None:
+            self.flush()
+            self._write(commit)
+        else:
+            self._behind.put(commit)
         self._next_seq = seq + 1
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
-        self._rows, self._tokens, self._embeddings, self._uncommitted = {}, [], [], {}
-        self._last_state = state
+        self._gathered, self._last_state = Commit(), state
         return self.position
 
-    def _add_snapshot(self, seq: int, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        data = packed(snapshot, self._numbers)
-        self._connection.execute(
-            "INSERT INTO snapshot VALUES (?, ?, ?)", (seq, data, schema.checksum_of_bytes(seq, data))
-        )
-        self._connection.execute(
-            "DELETE FROM snapshot WHERE seq NOT IN (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT ?)",
-            (SNAPSHOTS_KEPT,),
-        )
+    def flush(self) -> None:
+        """Wait until all that was committed is in the file.
+
+        Raises:
+            ExperienceLogError: some of it could not be written; it may be tried again.
+        """
+        if self._behind is not None:
+            self._behind.flush()
+
+    def _write(self, commit: Commit) -> None:
+        with self._transaction("committing", durable=commit.durable):
+            commit.write(self._connection, self._logp_dtype)
+        for kept in commit.kept:  # only now: who reads meanwhile looks here first
+            self._unwritten.pop(kept.serial, None)
 
     @contextmanager
     def _transaction(self, doing: str, durable: bool = False) -> Iterator[None]:
