@@ -15,7 +15,8 @@ class Completion:
     Args:
         question: its number.
         correct: whether it is right; one that cannot be scored is never asked about.
-        successes: right ones among the fresh completions of its group.
+        successes: right ones among the fresh completions of its group. A rule is also asked what of another run's experience
+            may be taken over (`experience_from`), where no more of a group is known than the completion: 1 or 0 of 1.
         scorable: those that could be scored.
         finish_reason: `stop` or `length`.
         quality: of success and diversity; NaN before it is known, and where none is used. A rule is asked before (so that

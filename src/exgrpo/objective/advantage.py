@@ -130,12 +130,16 @@ def _deviation(rewards: Tensor, members: Tensor) -> Tensor:
     return variance.sqrt()
 
 
-def _check(compared: Tensor, rewards: Tensor, scorable: Tensor, baseline: str) -> None:
+def _check(compared: Any, rewards: Tensor, scorable: Tensor, baseline: str) -> None:
+    if not isinstance(compared, Tensor):
+        raise ConfigurationError(f"baseline={baseline!r} must give a tensor, but gave {compared!r}.")
     if compared.shape not in (rewards.shape, (len(rewards), 1)):
         raise ConfigurationError(
             f"baseline={baseline!r} must give what each member is compared with, {tuple(rewards.shape)} or "
             f"{(len(rewards), 1)}, but gave {tuple(compared.shape)}."
         )
+    if (compared.isinf() & scorable).any():
+        raise ConfigurationError(f"baseline={baseline!r} must give finite numbers, but gave {compared}.")
     if (compared.isnan() & scorable).any():
         raise ConfigurationError(
             f"baseline={baseline!r} must give a number for every member with a reward, but gave NaN. Unscorable members "

@@ -5,6 +5,7 @@ score = scorer.score("What is 2 + 2?", "2 + 2 = 4", answer="4")
 score.success, score.diversity, score.quality        # 1.0, 1.0, 1.0: nothing was seen of this question before
 """
 
+import inspect
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ..errors import ConfigurationError
 from ..experience.quality import SUCCESS_WEIGHT, Diversity, Embedder, embed, quality_of, tier_of_each
 from ..experience.trajectory import FloatArray
 from ..rewards.completion import completion_text
+from .entropy_guided import key_of
 
 SUCCESS_ABOVE = 0.5
 
@@ -67,16 +69,14 @@ class ExperienceScorer:
         self._numbers: dict[Hashable, int] = {}
         self._diversity = Diversity()
 
-    def score(
-        self, question: Hashable, completion: Any, /, *, remember: bool = True, **columns: Any
-    ) -> ExperienceScore:
+    def score(self, question: Any, completion: Any, /, *, remember: bool = True, **columns: Any) -> ExperienceScore:
         """The score of one rollout; `columns` hold one value each (`answer="4"`), otherwise as `score_batch`."""
         one = {name: [value] for name, value in columns.items()}
         return self.score_batch([question], [completion], remember=remember, **one)[0]
 
     def score_batch(
         self,
-        questions: Sequence[Hashable],
+        questions: Sequence[Any],
         completions: Sequence[Any],
         /,
         *,
@@ -86,7 +86,7 @@ class ExperienceScorer:
         """The scores of n rollouts; to a later one the earlier ones of its question are previous rollouts.
 
         Args:
-            questions: n; what names a question (its text, an id, a row number).
+            questions: n; what names a question: its prompt, as text, token ids or messages, known by its content; or an id.
             completions: n strings, or n lists of messages; the whole text is embedded, thinking included.
             remember: whether they are previous rollouts to all that come later; False: each is compared with what was
                 remembered before this call alone.
@@ -106,17 +106,17 @@ class ExperienceScorer:
         embeddings = embed(self._embedder, [completion_text(completion) for completion in completions])
         scores = []
         for question, success, embedding in zip(questions, successes, embeddings, strict=True):
-            number = self._numbers.get(question, -1)
+            number = self._numbers.get(key_of(question), -1)
             diversity = self._diversity.of(number, embedding)
             if remember:
-                self._diversity.add(self._numbers.setdefault(question, len(self._numbers)), embedding)
+                self._diversity.add(self._numbers.setdefault(key_of(question), len(self._numbers)), embedding)
             quality = quality_of(success, diversity, self._success_weight)
             scores.append(ExperienceScore(success, diversity, quality, embedding))
         return scores
 
-    def seen(self, question: Hashable) -> int:
+    def seen(self, question: Any) -> int:
         """How many rollouts of a question are remembered."""
-        return self._diversity.seen(self._numbers.get(question, -1))
+        return self._diversity.seen(self._numbers.get(key_of(question), -1))
 
     def forget(self) -> None:
         """Forget all rollouts: every question is new again."""
@@ -129,10 +129,16 @@ class ExperienceScorer:
         return tier_of_each(qualities)
 
     def _successes(
-        self, questions: Sequence[Hashable], completions: Sequence[Any], columns: dict[str, Sequence[Any]]
+        self, questions: Sequence[Any], completions: Sequence[Any], columns: dict[str, Sequence[Any]]
     ) -> list[float]:
         given = {"prompts": list(questions), **columns}
-        rewards = list(self._verifier(completions=list(completions), **given))
+        answer = self._verifier(completions=list(completions), **given)
+        if inspect.isawaitable(answer):
+            answer.close() if inspect.iscoroutine(answer) else None
+            raise ConfigurationError(
+                "ExperienceScorer needs a verifier that answers at once, but this one is async. Pass its plain form."
+            )
+        rewards = list(answer)
         if len(rewards) != len(completions):
             raise ConfigurationError(
                 f"a verifier must answer {len(completions)} completions with as many rewards, but gave {len(rewards)}."
