@@ -159,3 +159,8 @@ def test_the_table_holds_means():
     assert on_policy["retired"] is None
     assert rescue["Pass@8"] == pytest.approx(0.31)
     assert rescue["replayed"] == "25.0%"
+
+
+def test_a_preset_that_needs_an_encoder_is_refused():
+    with pytest.raises(ConfigurationError, match="The demo has no encoder, which preset 'quality-tiers' needs"):
+        demo.Comparison(presets=("on-policy", "quality-tiers"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..presets import PRESETS
+from ..presets import PRESETS, resolve
 from .environment import installed_versions, require
 from .regime import DEMO_PRESETS, REGIMES, Regime
 from .workers import Job, run_jobs
@@ -39,6 +39,10 @@ class Comparison:
         for preset in self.presets:
             if preset not in PRESETS:
                 raise ConfigurationError(f"There is no preset {preset!r}. Presets: {', '.join(PRESETS)}.")
+            if resolve(preset)[0].uses_quality:
+                raise ConfigurationError(
+                    f"The demo has no encoder, which preset {preset!r} needs: take it with exgrpo train --embedding_model."
+                )
 
     def jobs(self) -> list[Job]:
         """Every seed's start, and after it the seed's arms."""
