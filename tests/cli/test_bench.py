@@ -89,16 +89,18 @@ def test_sizes_suit_the_model():
 
 
 def test_results_do_not_say_where_things_lie_here():
-    for given in (
-        ["step", "--model", "/home/me/model", "--rounds", "1", "--out", "/tmp/x.json"],
-        ["step", "--model=/home/me/model", "--json", "--rounds", "1", "--out=/tmp/x.json"],
+    for given, told in (
+        (["step", "--model", "/me/m", "--rounds", "1", "--out", "/x.json"], "step --model DIRECTORY --rounds 1"),
+        (["step", "--model=/me/m", "--json", "--rounds=1", "--out=/x.json"], "step --model DIRECTORY --rounds 1"),
+        (["step", "--model", "tiny", "--arms", "exgrpo"], "step --model tiny --arms exgrpo"),
+        (["log", "--folder", "/mnt/disk", "--sizes", "1e4", "2e4"], "log --sizes 1e4 2e4"),
     ):
-        told = bench.command_of(bench.parser().parse_args(given), given)
-        assert told.replace("=", " ") == "exgrpo bench step --model DIRECTORY --rounds 1"
-    given = ["step", "--model", "tiny", "--arms", "exgrpo"]
-    assert bench.command_of(bench.parser().parse_args(given), given) == "exgrpo bench step --model tiny --arms exgrpo"
-    given = ["log", "--folder", "/mnt/disk", "--sizes", "1e4"]
-    assert bench.command_of(bench.parser().parse_args(given), given) == "exgrpo bench log --sizes 1e4"
+        assert bench.command_of(given) == f"exgrpo bench {told}"
+
+
+def test_options_are_written_out():
+    with pytest.raises(SystemExit):
+        bench.parser().parse_args(["step", "--mod", "/me/m"])
 
 
 # Parts ------------------------------------------------------------------------------------------------------------------
@@ -222,6 +224,17 @@ def test_all_rows_can_be_computed():
 def test_memory_of_an_arm():
     row = bench_step.peak_of(vars(SMALL), "exgrpo")
     assert row["peak_mb"] >= row["before_mb"] > 10
+
+
+def test_what_was_quiet_is_loud_again():
+    import logging
+
+    from exgrpo.cli.bench_arms import quietly
+
+    logger, level = logging.getLogger("exgrpo"), logging.getLogger("exgrpo").level
+    with quietly():
+        assert logger.level == logging.ERROR
+    assert logger.level == level
 
 
 def test_memory_is_over_that_of_the_first_arm(monkeypatch):
