@@ -95,7 +95,8 @@ def test_twenty_steps_end_alike(tmp_path, preset):
 
 
 @pytest.mark.parametrize(
-    "host", [{}, {"importance_sampling_level": "sequence"}, {"loss_type": "cispo", "epsilon_high": 1.1, "learning_rate": 3.0}]
+    "host",
+    [{}, {"importance_sampling_level": "sequence"}, {"loss_type": "cispo", "epsilon_high": 1.1, "learning_rate": 3.0}],
 )
 def test_clip_ratios_are_those_of_all_rows(tmp_path, host):
     """Several passes over a generation, a rate at which ratios leave the clip: the host's means over all rows."""
