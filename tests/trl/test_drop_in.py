@@ -1,9 +1,9 @@
 """What works with the host works with us: rows of their own, dataset formats, odd rewards, a second call of train()."""
 
 import dataclasses
-import json
 import datetime
 import decimal
+import json
 
 import harness as h
 import numpy as np
