@@ -121,18 +121,35 @@ class Registry(Mapping[str, T], Generic[T]):
         return tuple({type(self._entries[name]) for name in self.builtin if name in self._entries})
 
     def _imported(self, path: str) -> Any:
-        module_name, _, attribute = path.rpartition(".")
-        if not all(part.isidentifier() for part in path.split(".")):
-            raise ConfigurationError(f"{self.option}={path!r} is no dotted path, such as 'my_package.my_module.mine'.")
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
-                raise  # the user's module exists, and one of its own imports is missing
-            raise ConfigurationError(
-                f"{self.option}={path!r} cannot be imported: there is no module {error.name!r} on the Python path."
-            ) from error
-        function = getattr(module, attribute, None)
-        if not callable(function) and not isinstance(function, self._kinds()):
-            raise ConfigurationError(f"{self.option}={path!r} cannot be used: {module_name!r} has no such function.")
-        return function
+        return imported(f"{self.option}={path!r}", path, self._kinds())
+
+
+def imported(subject: str, path: str, kinds: tuple[type, ...] = (), otherwise: str = "") -> Any:
+    """What stands at a dotted path: a function, or an object of one of the `kinds`.
+
+    Args:
+        subject: what the path was given for, for messages.
+        path: such as `my_package.my_module.mine`.
+        kinds: of what is no function and may stand there.
+        otherwise: what could be given instead, for messages.
+
+    Raises:
+        ConfigurationError: there is nothing of that path, or something else.
+    """
+    choices = f" {otherwise}" if otherwise else ""
+    module_name, _, attribute = path.rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in path.split(".")):
+        raise ConfigurationError(f"{subject} is no dotted path, such as 'my_package.my_module.mine'.{choices}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the user's module exists, and one of its own imports is missing
+        raise ConfigurationError(
+            f"{subject} cannot be imported: there is no module {error.name!r} on the Python path.{choices}"
+        ) from error
+    found = getattr(module, attribute, None)
+    if not callable(found) and not isinstance(found, kinds):
+        came = "has no such attribute" if found is None else f"has it as {type(found).__name__}, not a function"
+        raise ConfigurationError(f"{subject} cannot be used: {module_name!r} {came}.{choices}")
+    return found

@@ -166,8 +166,8 @@ def test_a_rule_of_eligibility_goes_with_its_path(module):
     [
         ("no_such_module.mine", "there is no module 'no_such_module'"),
         ("my_options.sub.mine", "there is no module"),
-        ("my_options.nothing", "no such function"),
-        ("my_options.NUMBER", "no such function"),
+        ("my_options.nothing", "has no such attribute"),
+        ("my_options.NUMBER", "has it as int, not a function"),
         (".mine", "dotted path"),
         ("..mine", "dotted path"),
         ("my_options.", "dotted path"),

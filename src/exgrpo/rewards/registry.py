@@ -3,9 +3,9 @@
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from ..errors import ConfigurationError, MissingExtraError
+from ..registry import imported
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -59,22 +59,9 @@ def get_reward(name: str) -> RewardFunction:
             return REWARDS[candidate]
         if candidate in TRL_REWARDS:
             return _from_trl(candidate)
-    module_name, dot, attribute = name.rpartition(".")
-    if not dot:
+    if "." not in name:
         raise ConfigurationError(f"There is no reward function {name!r}. {_choices()}")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the user's module exists, and one of its own imports is missing
-        raise ConfigurationError(
-            f"The reward function {name!r} cannot be imported: there is no module {error.name!r} on the Python path. "
-            f"{_choices()}"
-        ) from error
-    function: Any = getattr(module, attribute, None)
-    if not callable(function):
-        found = "has no such attribute" if function is None else f"has it as {type(function).__name__}, not a function"
-        raise ConfigurationError(f"The reward function {name!r} cannot be used: {module_name!r} {found}. {_choices()}")
+    function: RewardFunction = imported(f"The reward function {name!r}", name, otherwise=_choices())
     return function
 
 
