@@ -12,6 +12,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
+from exgrpo import config
+from exgrpo.registry import Registry
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SOURCE = ROOT / "src" / "exgrpo"
@@ -101,6 +104,9 @@ def test_snippets_compile(page):
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     """Those marked so, of a page one after the other, each with what those before it defined."""
     monkeypatch.chdir(tmp_path)
+    for registry in vars(config).values():  # what a page registers is gone afterwards
+        if isinstance(registry, Registry):
+            monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     logger, names = logging.getLogger("exgrpo"), {"__name__": "snippet"}
     level = logger.level
     try:
@@ -173,7 +179,7 @@ def test_options_that_pages_name_exist(page):
 @cache
 def choices() -> dict[str, tuple[str, ...]]:
     """The values of options whose values have names."""
-    from exgrpo import PRESETS, config
+    from exgrpo import PRESETS
 
     return dict(
         preset=tuple(PRESETS), mixing=config.MIXINGS, question_choice=config.QUESTION_SAMPLERS,

@@ -8,7 +8,7 @@ import pytest
 from exgrpo.errors import ConfigurationError, MissingExtraError
 from exgrpo.presets import PRESETS
 from exgrpo.report import plot_curves
-from exgrpo.report.plots import PRESET_COLOURS, arm_styles
+from exgrpo.report.plots import PRESET_STYLES, arm_styles
 
 RUNS = {
     "exgrpo": [{"step": s, "acc": 0.1 * s + seed, "note": None} for seed in (0.0, 0.1) for s in range(5)],
@@ -36,7 +36,7 @@ def test_no_figure_stays_and_no_setting_changes(tmp_path):
 
 
 def test_colours_are_fixed_for_presets_and_distinct():
-    assert set(PRESET_COLOURS) == set(PRESETS)
+    assert set(PRESET_STYLES) == set(PRESETS)
     alone, together = arm_styles(["rescue"]), arm_styles(["mine", "exgrpo", "rescue", "other"])
     assert alone["rescue"] == together["rescue"]
     many = arm_styles([*PRESETS, *(f"sweep {i}" for i in range(12))])

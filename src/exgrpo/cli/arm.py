@@ -23,6 +23,7 @@ Progress = Callable[[dict[str, Any]], None]
 EVALUATION_SEED = 1_000_003  # of the samples; not that of any training
 SURPLUS_STEPS = 20  # an arm ends by its tokens; this many times the on-policy steps is never reached
 HISTORY_PREFIXES = ("fresh/", "replay/")
+TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
 
 
@@ -103,7 +104,10 @@ def run_arm(
     return {
         "preset": preset,
         "seed": seed,
-        "options": asdict(trainer.args.replay) | asdict(trainer.args.objective),
+        "options": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in (asdict(trainer.args.replay) | asdict(trainer.args.objective)).items()
+        },
         "token_budget": budget,
         "tokens": trainer.generated_tokens,
         "steps": trainer.state.global_step,
@@ -214,7 +218,9 @@ class Watch(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         kept = {
-            name: value for name, value in logs.items() if name in HISTORY_FIELDS or name.startswith(HISTORY_PREFIXES)
+            name: value
+            for name, value in logs.items()
+            if (name in HISTORY_FIELDS or name.startswith(HISTORY_PREFIXES)) and not name.startswith(TIMES)
         }
         if "fresh/generated_tokens" in kept:
             finite = {name: value if math.isfinite(value) else None for name, value in kept.items()}

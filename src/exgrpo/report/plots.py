@@ -10,14 +10,21 @@ from typing import Any
 from ..errors import ConfigurationError, MissingExtraError
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; without its yellow, too pale for a line.
-PRESET_COLOURS = {
-    "on-policy": "#000000",
-    "exgrpo": "#0072B2",
-    "rescue": "#D55E00",
-    "positive-weight": "#009E73",
+PRESET_STYLES = {
+    "on-policy": ("#000000", "-"),
+    "exgrpo": ("#0072B2", "-"),
+    "exgrpo-paper-text": ("#0072B2", "--"),
+    "random-replay": ("#0072B2", ":"),
+    "rescue": ("#D55E00", "-"),
+    "positive-weight": ("#009E73", "-"),
+    "prompt-replay": ("#009E73", "--"),
+    "entropy-guided": ("#CC79A7", "-"),
+    "quality-tiers": ("#E69F00", "-"),
+    "headroom-drift": ("#56B4E9", "-"),
+    "hard-questions": ("#7F7F7F", "-"),
 }
 OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-LINE_STYLES = ("-", "--", ":", "-.")
+LINE_STYLES = ("--", ":", "-.")
 WIDTH_PX, HEIGHT_PX, DPI = 1200, 700, 150
 
 
@@ -87,8 +94,8 @@ def plot_curves(
 def arm_styles(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
     """(colour, line style) of each arm: that of the preset of this name, else the next one that is free."""
     free = [(colour, line) for line in LINE_STYLES for colour in OTHER_COLOURS]
-    others = [arm for arm in arms if arm not in PRESET_COLOURS]
-    return {arm: (PRESET_COLOURS[arm], "-") for arm in arms if arm in PRESET_COLOURS} | {
+    others = [arm for arm in arms if arm not in PRESET_STYLES]
+    return {arm: PRESET_STYLES[arm] for arm in arms if arm in PRESET_STYLES} | {
         arm: free[index % len(free)] for index, arm in enumerate(others)
     }
 
