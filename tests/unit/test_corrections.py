@@ -175,7 +175,7 @@ def test_a_correction_named_by_a_dotted_path(tmp_path, monkeypatch):
     )
     assert gradient == pytest.approx([-1.5, -1.5])
     assert out.stats.clamped.tolist() == [0]
-    with pytest.raises(ConfigurationError, match="has no such function"):
+    with pytest.raises(ConfigurationError, match="has no such attribute"):
         ObjectiveConfig(correction="corrections_of_a_user.doubled")
 
 
