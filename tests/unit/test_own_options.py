@@ -16,6 +16,8 @@ REGISTRIES = (ADMISSIONS, EVICTIONS, QUESTION_SAMPLERS, SCHEDULES, TRAJECTORY_CH
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
+    for registry in REGISTRIES:
+        assert registry[registry.builtin[0]]  # the built-in ones are there before
     before = [(dict(r._entries), set(r._quality)) for r in REGISTRIES]
     yield
     for registry, (entries, quality) in zip(REGISTRIES, before, strict=True):
