@@ -13,7 +13,7 @@ from exgrpo.cli import bench, bench_buffer, bench_log, bench_machine, bench_step
 from exgrpo.cli.bench_arms import Materials, Script, Setting
 from exgrpo.cli.bench_process import in_a_process
 from exgrpo.cli.main import UsageError, main
-from exgrpo.cli.workers import WorkerError
+from exgrpo.lab.workers import WorkerError
 
 SMALL = Setting("tiny", ("stock", "exgrpo"), 4, 4, None, "half", True, 1, 1, 2)
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from exgrpo.cli import demo
-from exgrpo.cli.arm import evaluate_start, run_arm, tokens_of
-from exgrpo.cli.regime import REGIMES, Regime
 from exgrpo.errors import ConfigurationError
+from exgrpo.lab.arm import evaluate_start, run_arm, tokens_of
+from exgrpo.lab.regime import REGIMES, Regime
 from exgrpo.tasks import get_task
 
 SMALL = Regime(

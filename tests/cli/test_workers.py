@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exgrpo.cli.workers import Job, WorkerError, run_jobs
+from exgrpo.lab.workers import Job, WorkerError, run_jobs
 
 HERE = "tests.cli.jobs"
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_a_setup_that_fails():
 def test_ctrl_c_leaves_no_process():
     script = (
         "import sys\n"
-        "from exgrpo.cli.workers import Job, run_jobs\n"
+        "from exgrpo.lab.workers import Job, run_jobs\n"
         "if __name__ == '__main__':\n"
         f"    job = Job('a', '{HERE}:environment', {{'name': 'HOME'}}, (), True)\n"
         f"    slow = Job('b', '{HERE}:sleep', {{'seconds': 60}}, ('a',))\n"

@@ -16,9 +16,9 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 from trl import GRPOConfig, GRPOTrainer
 
+from ..lab.quiet import quiet_host
 from .bench import STOCK
 from .main import UsageError
-from .quiet import quiet_host
 
 AT_ONCE = {"start_pass_at_1": 0.0, "start_epoch": 0.0, "start_size": 0}
 """Gates are open from the first step on."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .workers import THREAD_VARIABLES, WorkerError, find
+from ..lab.workers import THREAD_VARIABLES, WorkerError, find
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 

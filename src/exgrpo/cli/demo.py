@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..lab.regime import DEMO_PRESETS, REGIMES, Regime
+from ..lab.workers import Job, run_jobs
 from ..presets import PRESETS, resolve
 from .environment import installed_versions, require
-from .regime import DEMO_PRESETS, REGIMES, Regime
-from .workers import Job, run_jobs
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # nothing is fetched, and nothing is reported
 COMPARED = ("pass_at_1", "pass_at_8", "greedy_accuracy")
 
 
 def run_arm(preset: str, seed: int = 0, regime: Regime | None = None, **arguments: Any) -> dict[str, Any]:
-    """Train one preset and measure it; see `exgrpo.cli.arm.run_arm`. Imported when it is called."""
-    from .arm import run_arm
+    """Train one preset and measure it; see `exgrpo.lab.arm.run_arm`. Imported when it is called."""
+    from ..lab.arm import run_arm
 
     return run_arm(preset, seed, regime, **arguments)
 
@@ -49,12 +49,12 @@ class Comparison:
         jobs = []
         for seed in self.seeds:
             common = {"seed": seed, "regime": self.regime}
-            start = Job(f"warm-up of seed {seed}", "exgrpo.cli.arm:evaluate_start", common)
+            start = Job(f"warm-up of seed {seed}", "exgrpo.lab.arm:evaluate_start", common)
             jobs.append(start)
             for preset in self.presets:
                 name = preset if len(self.seeds) == 1 else f"{preset}, seed {seed}"
                 arguments = {"preset": preset, **common}
-                jobs.append(Job(name, "exgrpo.cli.arm:run_arm", arguments, after=(start.name,), reports=True))
+                jobs.append(Job(name, "exgrpo.lab.arm:run_arm", arguments, after=(start.name,), reports=True))
         return jobs
 
 
@@ -64,7 +64,7 @@ def compare(comparison: Comparison, workers: int, display: Any) -> dict[str, Any
     arms: dict[tuple[int, str], Any] = {}
     jobs = comparison.jobs()
     width = max(len(job.name) for job in jobs)
-    with display, closing(run_jobs(jobs, workers, "exgrpo.cli.arm:set_up_worker", OFFLINE)) as events:
+    with display, closing(run_jobs(jobs, workers, "exgrpo.lab.arm:set_up_worker", OFFLINE)) as events:
         for kind, job, payload in events:
             name, seed = job.name.ljust(width), job.arguments["seed"]
             if kind == "start":

@@ -16,6 +16,7 @@ from ..errors import ExGRPOError
 COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
     "demo": ("exgrpo.cli.demo", "compare presets on a tiny policy that is built in; minutes on a CPU"),
+    "lab": ("exgrpo.cli.lab", "run studies of presets on tiny policies, with seeds and intervals"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read a dataset's answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),

@@ -13,6 +13,7 @@ from transformers import set_seed
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from ..errors import ConfigurationError, DatasetError
+from ..lab.quiet import quiet_host
 from ..presets import resolve
 from ..rewards import get_reward
 from ..rewards.check import check_golds
@@ -20,7 +21,6 @@ from ..tasks import Family, Task, get_task
 from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from .arguments import ScriptArguments
 from .main import UsageError
-from .quiet import quiet_host
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ def make_trainer(settings: Settings, material: Material) -> ExGRPOTrainer:
 
 def _tiny_policy(settings: Settings, task: Task | None) -> tuple[Any, Any]:
     """The built-in policy, warmed up once for all processes."""
-    from .arm import tiny_policy
+    from ..lab.arm import tiny_policy
 
     assert isinstance(task, Family)
     with settings.args.main_process_first(desc="warm-up of the tiny policy"):

@@ -30,6 +30,8 @@ class EvaluationResult:
     greedy_accuracy: float | None
     valid_share: float | None
     """Of the right samples, the share that `is_valid` accepts; None without a checker or without a right sample."""
+    distinct_right: float
+    """Different right texts among the samples of a question, mean over the questions; of valid ones with a checker."""
     mean_length: float
     cut_share: float
     """Share of the samples that were cut at `max_new_tokens`."""
@@ -113,11 +115,13 @@ def evaluate_policy(
     if not n.any():
         raise DatasetError("None of the samples could be scored: the reward function returned None for all of them.")
     lengths = [len(completion.ids) for completion in sampled]
+    valid = _valid(is_valid, [rows[i] for i in question_of], sampled, right.ravel())
     return EvaluationResult(
         pass_at_1=float(np.mean(c[n > 0] / n[n > 0])),
         pass_at_k={k: float(pass_at_k(n[n >= k], c[n >= k], k).mean()) for k in _ks(num_samples) if (n >= k).any()},
         greedy_accuracy=_greedy_accuracy(_scores(reward_func, rows, best), correct_at) if greedy else None,
-        valid_share=_valid_share(is_valid, [rows[i] for i in question_of], sampled, right.ravel()),
+        valid_share=float(valid.sum() / right.sum()) if is_valid and right.any() else None,
+        distinct_right=_distinct([completion.text for completion in sampled], valid.reshape(right.shape)),
         mean_length=float(np.mean(lengths)),
         cut_share=float(np.mean([not completion.finished for completion in sampled])),
         tokens=sum(lengths) + sum(len(completion.ids) for completion in best),
@@ -151,12 +155,21 @@ def _greedy_accuracy(rewards: Any, correct_at: float) -> float | None:
     return float(np.mean(known >= correct_at)) if known.size else None
 
 
-def _valid_share(
+def _valid(
     is_valid: Callable[[Any, str], bool] | None, rows: list[dict[str, Any]], completions: list[Completion], right: Any
-) -> float | None:
-    if is_valid is None or not right.any():
-        return None
-    return float(np.mean([is_valid(rows[i]["prompt"], completions[i].text) for i in np.flatnonzero(right)]))
+) -> Any:
+    """(N,) bool: the right completions that the checker accepts; all right ones without a checker."""
+    valid = right.copy()
+    if is_valid is not None:
+        for i in np.flatnonzero(right):
+            valid[i] = is_valid(rows[i]["prompt"], completions[i].text)
+    return valid
+
+
+def _distinct(texts: list[str], valid: Any) -> float:
+    """Mean over questions of the number of different texts among those marked, (questions, samples)."""
+    samples = valid.shape[1]
+    return float(np.mean([len({texts[q * samples + i] for i in np.flatnonzero(row)}) for q, row in enumerate(valid)]))
 
 
 def _ks(num_samples: int) -> list[int]:

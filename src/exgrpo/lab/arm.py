@@ -12,6 +12,7 @@ from typing import Any
 from transformers import PrinterCallback, TrainerCallback
 
 from ..evaluation import EvaluationResult, evaluate_policy
+from ..experience.events import Admitted, Event, Replayed
 from ..tasks import Family, get_task
 from ..tasks.tiny_policy import warm_policy
 from ..trl import ExGRPOConfig, ExGRPOTrainer
@@ -62,6 +63,7 @@ def run_arm(
     *,
     options: Mapping[str, Any] | None = None,
     token_budget: int | None = None,
+    budget_factor: float = 1.0,
     on_progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train one preset and measure it on held-out questions.
@@ -76,17 +78,19 @@ def run_arm(
         options: fields of `ExGRPOConfig` over those of preset and regime.
         token_budget: completion tokens to generate; default: what on-policy training generates in `regime.steps` steps,
             were every completion as long as a right one.
+        budget_factor: times that default; evaluations are as far apart as without it.
         on_progress: called after every step with a small dictionary.
 
     Returns:
         JSON values: `final` (held-out figures), `curve` (the same over tokens), `history` (the log, one row a step),
-        `tokens`, `steps`, and what came of the questions; `seconds` apart. All but `seconds` is the same for the same
-        arguments.
+        `tokens`, `steps`, and what came of the questions and of what was stored; `seconds` apart, as time on the wall and as
+        time of the processor. All but `seconds` is the same for the same arguments.
     """
     started = time.perf_counter()
     regime = regime or Regime()
     model, tokenizer, task = warm_start(seed, regime)
-    budget = token_budget or tokens_of(task, seed, regime)
+    unit = token_budget or tokens_of(task, seed, regime)
+    budget = round(unit * budget_factor)
     solved = SolvedQuestions(task.reward_function)
     with tempfile.TemporaryDirectory() as output_dir, quiet_host():
         trainer = ExGRPOTrainer(
@@ -96,7 +100,9 @@ def run_arm(
             train_dataset=task.make("train", regime.train_questions, seed),
             processing_class=tokenizer,
         )
-        watch = Watch(trainer, task, task.make("eval", regime.eval_questions, seed), regime, budget, on_progress)
+        stored = StoredAnswers(trainer, task)
+        held_out = task.make("eval", regime.eval_questions, seed)
+        watch = Watch(trainer, task, held_out, regime, budget, unit, on_progress)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(watch)
         trainer.train()
@@ -115,6 +121,7 @@ def run_arm(
         "questions_solved": len(solved.questions),
         "retired": planner.buffer.num_retired if planner else None,
         "replay_share": watch.mean("replay/share") if planner else None,
+        "experience": stored.figures(),
         "curve": watch.curve,
         "history": watch.history,
         "seconds": watch.seconds | {"all": time.perf_counter() - started},
@@ -131,7 +138,7 @@ def tokens_of(task: Family, seed: int, regime: Regime) -> int:
 def figures(result: EvaluationResult) -> dict[str, Any]:
     """What of an evaluation is kept."""
     row = result.as_row()
-    kept = ("greedy_accuracy", "valid_share", "mean_length", "cut_share")
+    kept = ("greedy_accuracy", "valid_share", "distinct_right", "mean_length", "cut_share")
     return {f"pass_at_{k}": value for k, value in result.pass_at_k.items()} | {name: row[name] for name in kept}
 
 
@@ -145,6 +152,7 @@ def _evaluate(model: Any, tokenizer: Any, held_out: Any, task: Family, regime: R
         max_new_tokens=task.max_completion_length,
         batch_size=2048,
         seed=EVALUATION_SEED,
+        is_valid=task.is_valid,
     )
 
 
@@ -193,6 +201,38 @@ class SolvedQuestions:
         self.reward_function = reward_function
 
 
+class StoredAnswers:
+    """Whether what is stored and replayed is right by right reasoning, and how often the same trajectory is taken."""
+
+    def __init__(self, trainer: ExGRPOTrainer, task: Family):
+        self.valid: dict[int, bool] = {}
+        self.picks: list[int] = []
+        self._task, self._decode = task, trainer.processing_class.decode
+        if trainer.experience is not None and trainer.questions is not None:
+            self._questions = trainer.questions
+            trainer.experience.listeners.append(self._see)
+
+    def figures(self) -> dict[str, Any]:
+        """`stored_valid`, `replayed_valid`: shares; `distinct_picks`: different trajectories over all picks."""
+        picks = len(self.picks)
+        return {
+            "stored": len(self.valid),
+            "stored_valid": sum(self.valid.values()) / len(self.valid) if self.valid else None,
+            "replayed": picks,
+            "replayed_valid": sum(self.valid[serial] for serial in self.picks) / picks if picks else None,
+            "distinct_picks": len(set(self.picks)) / picks if picks else None,
+        }
+
+    def _see(self, event: Event) -> None:
+        if isinstance(event, Admitted):
+            trajectory = event.trajectory
+            text = self._decode(trajectory.completion_ids.tolist(), skip_special_tokens=True)
+            prompt = self._questions.row(trajectory.question)["prompt"]
+            self.valid[event.serial] = trajectory.correct and self._task.is_valid(prompt, text)
+        elif isinstance(event, Replayed):
+            self.picks.append(event.serial)
+
+
 class Watch(TrainerCallback):
     """Keeps the log, evaluates at even distances of generated tokens, and reports every step."""
 
@@ -203,18 +243,21 @@ class Watch(TrainerCallback):
         held_out: Any,
         regime: Regime,
         budget: int,
+        unit: int,
         on_progress: Progress | None,
     ):
         self.trainer, self.task, self.held_out, self.regime, self.budget = trainer, task, held_out, regime, budget
+        self.spacing = unit / regime.evaluations
+        self.evaluations = round(budget / self.spacing)
         self.on_progress = on_progress or (lambda progress: None)
         self.history: list[dict[str, Any]] = []
         self.curve: list[dict[str, Any]] = []
-        self.seconds = {"train": 0.0, "evaluate": 0.0}
-        self._since = 0.0
+        self.seconds: dict[str, Any] = {"train": 0.0, "evaluate": 0.0, "cpu": []}
+        self._since, self._cpu = 0.0, 0.0
         self._evaluated = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._since = time.perf_counter()
+        self._since, self._cpu = time.perf_counter(), time.process_time()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         kept = {
@@ -229,12 +272,12 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         tokens = self.trainer.generated_tokens
-        due = tokens * self.regime.evaluations // self.budget
+        due = int(tokens / self.spacing)
         if tokens < self.budget and due > self._evaluated:
             self._evaluate(state.global_step, due)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluate(state.global_step, self.regime.evaluations)
+        self._evaluate(state.global_step, self.evaluations)
         self.seconds["train"] = time.perf_counter() - self._since - self.seconds["evaluate"]
 
     def mean(self, name: str) -> float:
@@ -243,11 +286,13 @@ class Watch(TrainerCallback):
     def _evaluate(self, step: int, number: int) -> None:
         """`at` is the evaluation's place on the token axis, the same for all arms; `tokens` is what was generated."""
         self._evaluated = number
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
+        self.seconds["cpu"].append(cpu - self._cpu)
         result = _evaluate(self.trainer.model, self.trainer.processing_class, self.held_out, self.task, self.regime)
-        at = round(self.budget * number / self.regime.evaluations)
+        at = round(self.spacing * number)
         self.curve.append({"step": step, "at": at, "tokens": self.trainer.generated_tokens, **figures(result)})
         self.seconds["evaluate"] += time.perf_counter() - began
+        self._cpu += time.process_time() - cpu
         self._report()
 
     def _report(self) -> None:

@@ -1,0 +1,122 @@
+"""`exgrpo lab`: run a study of the tiny policy, and make tables and pictures of what came of it."""
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..lab.results import Results
+from ..lab.running import duration, estimated_seconds, run_study
+from ..lab.study import Cell, load_study
+from .bench_machine import describe
+from .environment import require
+
+DEFAULT_FOLDER = Path("exgrpo-lab")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="exgrpo lab",
+        description="Paired experiments on the built-in tiny policy: arms on equal budgets, seed by seed, from a study file to "
+        "tables with intervals. docs/evidence.md shows what came of ours.",
+    )
+    commands = parser.add_subparsers(dest="action", required=True, metavar="run | report")
+    run = commands.add_parser("run", help="run what of a study has not been run yet", description=run_study.__doc__)
+    run.description = (
+        "Run a study. Finished runs are kept one by one: a study that was interrupted goes on where it was, and ends with "
+        "the same results.jsonl as one that was not."
+    )
+    run.add_argument("study", type=Path, metavar="STUDY.yaml")
+    run.add_argument(
+        "--output_dir", type=Path, help=f"for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
+    )
+    run.add_argument(
+        "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each"
+    )
+    run.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="runs to make, as setting/arm/seed; * and ? stand for anything",
+    )
+    run.add_argument("--short", action="store_true", help="one seed, a few steps: whether it runs, and nothing else")
+    run.add_argument("--discard_changed", action="store_true", help="run those again whose options have changed since")
+    run.add_argument("--dry_run", action="store_true", help="say what would run, and how long it takes")
+    report = commands.add_parser("report", help="tables and pictures of a study's results")
+    report.add_argument("folder", type=Path, metavar="DIR", help="where `exgrpo lab run` has put the results")
+    report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: DIR)")
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; returns the exit code."""
+    args = make_parser().parse_args(argv)
+    require("trl", "trl", "The lab")
+    require("rich", "report", "The lab")
+    return _run(args, argv) if args.action == "run" else _report(args)
+
+
+def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    from rich.console import Console
+
+    from .progress import make_display
+
+    study = load_study(args.study)
+    if args.short:
+        study = study.shortened()
+    cells = study.only(args.only)
+    folder = args.output_dir or DEFAULT_FOLDER / (study.name + ("-short" if args.short else ""))
+    console = Console()
+    display = make_display(console, keep_finished=False)
+    display.say(study.title)
+    seconds = estimated_seconds(cells, _tokens) / args.jobs
+    display.say(
+        f"{len(study.settings)} settings, {len(cells)} runs; about {duration(seconds)} in all on {args.jobs} idle cores."
+    )
+    if args.dry_run:
+        for cell in cells:
+            display.say(f"  {cell.key}")
+        return 0
+    about = {
+        "command": shlex.join(["exgrpo", "lab", *argv]),
+        "name": study.name,
+        "study": study_as_dict(args.study),
+        "short": args.short,
+        **describe("transformers"),
+    }
+    run_study(study, cells, Results(folder), about, args.jobs, display, args.discard_changed)
+    display.say(f"wrote {folder / 'results.jsonl'}; next: exgrpo lab report {folder}")
+    return 0
+
+
+def study_as_dict(path: Path) -> object:
+    """The study file as it is."""
+    import yaml
+
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _tokens(cell: Cell) -> float:
+    """Completion tokens that a cell generates for training, and for its evaluations a fifth of their cost."""
+    from ..lab.arm import tokens_of
+    from ..tasks import Family, get_task
+
+    regime = cell.setting.regime
+    task = get_task(regime.task, **regime.knobs)
+    assert isinstance(task, Family)
+    trained = tokens_of(task, cell.seed, regime) * cell.arm.budget if cell.arm else 0.0
+    length = trained / max(1, regime.steps * regime.questions_per_step * regime.num_generations)
+    evaluations = regime.evaluations * cell.arm.budget if cell.arm else 1.0
+    return trained + 0.2 * evaluations * regime.eval_questions * (regime.num_samples + 1) * length
+
+
+def _report(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from ..lab.report import write_report
+
+    for path in write_report(args.folder, args.output_dir or args.folder):
+        Console().print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    return 0
