@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..lab.results import Results
 from ..lab.running import duration, estimated_seconds, run_study
-from ..lab.study import Cell, load_study
+from ..lab.study import Cell
+from ..lab.study_file import load_study, read_yaml
 from .bench_machine import describe
 from .environment import require
 
@@ -32,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--output_dir", type=Path, help=f"for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
     )
     run.add_argument(
-        "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each"
+        "--jobs", type=_positive, default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each"
     )
     run.add_argument(
         "--only",
@@ -48,6 +49,13 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("folder", type=Path, metavar="DIR", help="where `exgrpo lab run` has put the results")
     report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: DIR)")
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
+    return number
 
 
 def run(argv: Sequence[str]) -> int:
@@ -71,31 +79,28 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     console = Console()
     display = make_display(console, keep_finished=False)
     display.say(study.title)
-    seconds = estimated_seconds(cells, _tokens) / args.jobs
+    results = Results(folder)
+    there = results.rows()
+    todo = [cell for cell in cells if there.get(cell.key, {}).get("fingerprint") != cell.fingerprint]
+    seconds = estimated_seconds(todo, _tokens) / args.jobs
+    cores = "an idle core" if args.jobs == 1 else f"{args.jobs} idle cores"
     display.say(
-        f"{len(study.settings)} settings, {len(cells)} runs; about {duration(seconds)} in all on {args.jobs} idle cores."
+        f"{len(study.settings)} settings, {len(cells)} runs, {len(todo)} of them to do: about {duration(seconds)} on {cores}."
     )
     if args.dry_run:
-        for cell in cells:
+        for cell in todo:
             display.say(f"  {cell.key}")
         return 0
     about = {
         "command": shlex.join(["exgrpo", "lab", *argv]),
         "name": study.name,
-        "study": study_as_dict(args.study),
+        "study": read_yaml(args.study),
         "short": args.short,
         **describe("transformers"),
     }
-    run_study(study, cells, Results(folder), about, args.jobs, display, args.discard_changed)
+    run_study(study, cells, results, about, args.jobs, display, args.discard_changed)
     display.say(f"wrote {folder / 'results.jsonl'}; next: exgrpo lab report {folder}")
     return 0
-
-
-def study_as_dict(path: Path) -> object:
-    """The study file as it is."""
-    import yaml
-
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _tokens(cell: Cell) -> float:

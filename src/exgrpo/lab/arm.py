@@ -248,13 +248,12 @@ class Watch(TrainerCallback):
     ):
         self.trainer, self.task, self.held_out, self.regime, self.budget = trainer, task, held_out, regime, budget
         self.spacing = unit / regime.evaluations
-        self.evaluations = round(budget / self.spacing)
         self.on_progress = on_progress or (lambda progress: None)
         self.history: list[dict[str, Any]] = []
         self.curve: list[dict[str, Any]] = []
         self.seconds: dict[str, Any] = {"train": 0.0, "evaluate": 0.0, "cpu": []}
         self._since, self._cpu = 0.0, 0.0
-        self._evaluated = 0
+        self._evaluated = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._since, self._cpu = time.perf_counter(), time.process_time()
@@ -277,13 +276,13 @@ class Watch(TrainerCallback):
             self._evaluate(state.global_step, due)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluate(state.global_step, self.evaluations)
+        self._evaluate(state.global_step, self.budget / self.spacing)
         self.seconds["train"] = time.perf_counter() - self._since - self.seconds["evaluate"]
 
     def mean(self, name: str) -> float:
         return math.fsum(row.get(name) or 0.0 for row in self.history) / max(1, len(self.history))
 
-    def _evaluate(self, step: int, number: int) -> None:
+    def _evaluate(self, step: int, number: float) -> None:
         """`at` is the evaluation's place on the token axis, the same for all arms; `tokens` is what was generated."""
         self._evaluated = number
         began, cpu = time.perf_counter(), time.process_time()

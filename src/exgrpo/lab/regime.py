@@ -1,5 +1,6 @@
 """What the demo's arms have in common: task, sizes, learning rate, length. Data, standard library only."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
@@ -41,8 +42,14 @@ class Regime:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.type is int and (not isinstance(value, int) or value < 1):
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if not whole and (f.type is int or (f.name == "warm_up_batches" and value is not None)):
                 raise ConfigurationError(f"Regime.{f.name} must be an integer of at least 1, but is {value!r}.")
+        positive_number("Regime.learning_rate", self.learning_rate)
+        if self.num_generations < 2:
+            raise ConfigurationError(
+                f"Regime.num_generations must be at least 2, a group to compare within, but is {self.num_generations}."
+            )
         if self.train_questions < self.questions_per_step:
             raise ConfigurationError(
                 f"Regime.train_questions ({self.train_questions}) must be at least questions_per_step "
@@ -51,6 +58,13 @@ class Regime:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def positive_number(name: str, value: Any) -> None:
+    """Raise ConfigurationError unless the value is a finite number above 0; YAML reads `8e-4` as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        hint = " To YAML a number such as 8e-4 is text: write 8.0e-4." if isinstance(value, str) else ""
+        raise ConfigurationError(f"{name} must be a number above 0, but is {value!r}.{hint}")
 
 
 REGIMES: Mapping[str, Regime] = MappingProxyType(

@@ -43,8 +43,8 @@ class Results:
         finally:
             lock.release()
 
-    def begin(self, about: Mapping[str, Any]) -> None:
-        """Write what is run; refuse to go on with a folder of other versions, whose figures would not be comparable."""
+    def check_versions(self, about: Mapping[str, Any]) -> None:
+        """Refuse to go on with a folder of other versions, whose figures would not be comparable."""
         if self.about_path.exists():
             before = json.loads(self.about_path.read_text())
             for package in ("torch", "transformers", "trl", "exgrpo"):
@@ -54,6 +54,9 @@ class Results:
                         f"The results in {self.folder} were begun with {package} {old}, and {new} is installed: arms of one "
                         "study must run on the same versions. Install those, or give another --output_dir."
                     )
+
+    def describe(self, about: Mapping[str, Any]) -> None:
+        """Keep what is run beside what came of it."""
         write_whole(self.about_path, json.dumps(about, indent=1) + "\n")
 
     def rows(self) -> dict[str, Row]:

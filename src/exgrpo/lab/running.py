@@ -45,10 +45,10 @@ def run_study(
             failed; those that were done are kept.
     """
     with results.locked():
-        results.begin(about)
+        results.check_versions(about)
         done = results.done(study.cells(), discard_changed)
+        results.describe(about)  # not before everything that may refuse
         todo = [cell for cell in cells if cell.key not in done]
-        display.say(f"{len(cells) - len(todo)} of {len(cells)} runs are done, {len(todo)} to go.")
         if todo:
             _run(todo, results, workers, display)
         results.order(study.cells())

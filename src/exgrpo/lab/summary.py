@@ -11,7 +11,8 @@ from typing import Any
 
 from ..evaluation.paired import MIN_PAIRS, PairedDifference, paired_difference
 from .results import Results
-from .study import START, Arm, Cell, Setting, Study, make_study
+from .study import START, Arm, Cell, Setting, Study
+from .study_file import make_study
 
 Row = Mapping[str, Any]
 
@@ -150,7 +151,8 @@ def load_findings(folder: Any) -> Findings:
     runs = {}
     for cell in study.cells():
         start = rows.get(Cell(cell.setting, None, cell.seed).key)
-        if cell.arm is not None and start is not None and (row := rows.get(cell.key)) is not None:
+        row = rows.get(cell.key)
+        if cell.arm is not None and start is not None and row is not None and row["fingerprint"] == cell.fingerprint:
             seconds = times.get(cell.key, {}).get("seconds")
             cpu = (0.0, *seconds["cpu"]) if seconds else ()
             runs[cell.setting.name, cell.arm.name, cell.seed] = Run(row, (*start["curve"], *row["curve"]), cpu)
