@@ -22,7 +22,7 @@ from .regime import Regime
 Progress = Callable[[dict[str, Any]], None]
 
 EVALUATION_SEED = 1_000_003  # of the samples; not that of any training
-SURPLUS_STEPS = 20  # an arm ends by its tokens; this many times the on-policy steps is never reached
+SURPLUS_STEPS = 4  # an arm ends by its tokens; one that has come to write nothing ends after this many times the on-policy steps
 HISTORY_PREFIXES = ("fresh/", "replay/")
 TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
