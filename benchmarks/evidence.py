@@ -25,9 +25,10 @@ from functools import cache
 from pathlib import Path
 
 from exgrpo.lab.pictures import draw_differences, draw_setting
-from exgrpo.lab.report import file_name, regime_line
+from exgrpo.lab.report import regime_line
 from exgrpo.lab.running import duration
-from exgrpo.lab.summary import Findings, arm_rows, difference_rows, interval, load_findings
+from exgrpo.lab.study_file import file_name
+from exgrpo.lab.summary import Findings, arm_rows, difference_rows, interval, load_findings, tokens_text
 from exgrpo.report import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,8 +76,7 @@ def across(study: str, arm: str, base: str, *settings: str) -> str:
     rows = []
     for setting in settings or [setting.name for setting in found.study.settings]:
         for row in difference_rows(found, setting, pairs=[(arm, base)]):
-            share, reached, of = found.tokens_to_baseline(setting, arm, base)
-            tokens = "never" if share is None else f"{share:.2f} ({reached}/{of})"
+            tokens = tokens_text(*found.tokens_to_baseline(setting, arm, base))
             rest = {name: value for name, value in row.items() if name not in ("arm", "against")}
             rows.append({"setting": setting, **rest, f"tokens to {base}": tokens})
     return markdown_table(rows)
@@ -108,8 +108,7 @@ def diff(study: str, setting: str, arm: str, base: str, figure: str = "pass_at_1
 
 def tokens(study: str, setting: str, arm: str, base: str | None = None) -> str:
     """Share of the baseline's tokens, and in how many seeds it was reached."""
-    share, reached, of = findings(study).tokens_to_baseline(setting, arm, base)
-    return f"{'never' if share is None else format(share, '.2f')} ({reached} of {of} seeds)"
+    return str(tokens_text(*findings(study).tokens_to_baseline(setting, arm, base)))
 
 
 def collapsed(study: str, setting: str, arm: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from exgrpo.cli import demo
 from exgrpo.errors import ConfigurationError
-from exgrpo.lab.arm import evaluate_start, run_arm, tokens_of
-from exgrpo.lab.regime import REGIMES, Regime
+from exgrpo.lab.arm import evaluate_start, run_arm
+from exgrpo.lab.regime import REGIMES, Regime, tokens_of
 from exgrpo.tasks import get_task
 
 SMALL = Regime(

@@ -105,7 +105,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _tokens(cell: Cell) -> float:
     """Completion tokens that a cell generates for training, and for its evaluations a fifth of their cost."""
-    from ..lab.arm import tokens_of
+    from ..lab.regime import tokens_of
     from ..tasks import Family, get_task
 
     regime = cell.setting.regime

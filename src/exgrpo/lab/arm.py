@@ -17,12 +17,14 @@ from ..tasks import Family, get_task
 from ..tasks.tiny_policy import warm_policy
 from ..trl import ExGRPOConfig, ExGRPOTrainer
 from .quiet import quiet_host
-from .regime import Regime
+from .regime import Regime, tokens_of
 
 Progress = Callable[[dict[str, Any]], None]
 
 EVALUATION_SEED = 1_000_003  # of the samples; not that of any training
-SURPLUS_STEPS = 4  # an arm ends by its tokens; one that has come to write nothing ends after this many times the on-policy steps
+SURPLUS_STEPS = (
+    4  # an arm ends by its tokens; one that has come to write nothing ends after this many times the on-policy steps
+)
 HISTORY_PREFIXES = ("fresh/", "replay/")
 TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
@@ -126,13 +128,6 @@ def run_arm(
         "history": watch.history,
         "seconds": watch.seconds | {"all": time.perf_counter() - started},
     }
-
-
-def tokens_of(task: Family, seed: int, regime: Regime) -> int:
-    """Completion tokens of `regime.steps` on-policy steps, were every completion as long as a right one."""
-    questions = task.draw("train", regime.train_questions, seed)
-    length = sum(len(task.solution(question)) + 1 for question in questions) / len(questions)
-    return round(regime.steps * regime.questions_per_step * regime.num_generations * length)
 
 
 def figures(result: EvaluationResult) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..tasks.base import Family
 
 DEMO_PRESETS = ("on-policy", "exgrpo", "positive-weight", "rescue")
 
@@ -73,3 +74,10 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
         "free_order": Regime("free_order", train_questions=512, learning_rate=5e-4, steps=120),
     }
 )
+
+
+def tokens_of(task: Family, seed: int, regime: Regime) -> int:
+    """Completion tokens of `regime.steps` on-policy steps, were every completion as long as a right one."""
+    questions = task.draw("train", regime.train_questions, seed)
+    length = sum(len(task.solution(question)) + 1 for question in questions) / len(questions)
+    return round(regime.steps * regime.questions_per_step * regime.num_generations * length)

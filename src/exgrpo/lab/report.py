@@ -1,12 +1,12 @@
 """A study's results as one page with tables and pictures."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 from ..report.table import markdown_table
 from .pictures import draw_differences, draw_setting
 from .results import write_whole
+from .study_file import file_name
 from .summary import Findings, arm_rows, difference_rows, load_findings
 
 EXPLANATION = """\
@@ -44,11 +44,6 @@ def write_report(folder: Path, output_dir: Path) -> list[Path]:
     report = output_dir / "report.md"
     write_whole(report, "\n\n".join([*parts, EXPLANATION]) + "\n")
     return [report, *written]
-
-
-def file_name(setting: str) -> str:
-    """A setting's name as part of a file name."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", setting).strip("-").lower()
 
 
 def regime_line(found: Findings, setting: str) -> str:

@@ -61,11 +61,11 @@ class Results:
 
     def rows(self) -> dict[str, Row]:
         """key -> what came of it. A last line that was cut off by a crash counts as not there."""
-        return _read(self.rows_path)
+        return read(self.rows_path)
 
     def times(self) -> dict[str, Row]:
         """key -> what it cost."""
-        return _read(self.times_path)
+        return read(self.times_path)
 
     def about(self) -> Mapping[str, Any]:
         """What was run; ConfigurationError where there are no results."""
@@ -103,7 +103,7 @@ class Results:
         """Put the lines in the order of the study; those of no cell come last."""
         places = {cell.key: place for place, cell in enumerate(cells)}
         for path in (self.rows_path, self.times_path):
-            rows = _read(path)
+            rows = read(path)
             _rewrite(path, [rows[key] for key in sorted(rows, key=lambda key: (places.get(key, len(places)), key))])
 
     def _torn(self) -> bool:
@@ -115,11 +115,15 @@ class Results:
 def write_whole(path: Path, text: str) -> None:
     """Replace a file in one step."""
     new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     new.replace(path)
 
 
-def _read(path: Path) -> dict[str, Row]:
+def read(path: Path) -> dict[str, Row]:
+    """The rows of a file, by key."""
     if not path.exists():
         return {}
     lines = path.read_text(encoding="utf-8").split("\n")

@@ -27,7 +27,8 @@ from ..presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, resolve
 from .regime import Regime
 
 START = "(start)"
-SHORT = {"steps": 8, "eval_questions": 48, "num_samples": 4, "evaluations": 2, "warm_up_batches": 60}
+SHORT = {"steps": 8, "eval_questions": 48, "num_samples": 4, "evaluations": 2, "warm_up_batches": 400}
+"""Sizes of a shortened study, at most: with fewer warm-up batches the policies have no success yet, and nothing is replayed."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,10 @@ class Study:
         """One seed and some steps of each arm: shows that a study runs, and nothing else. Bit for bit repeatable."""
 
         def short(setting: Setting) -> Setting:
-            questions = min(setting.regime.train_questions, 4 * setting.regime.questions_per_step)
-            sizes: dict[str, Any] = {**SHORT, "train_questions": questions}
-            return replace(setting, regime=replace(setting.regime, **sizes))
+            regime = setting.regime
+            sizes: dict[str, Any] = {name: min(getattr(regime, name) or most, most) for name, most in SHORT.items()}
+            sizes["train_questions"] = min(regime.train_questions, 4 * regime.questions_per_step)
+            return replace(setting, regime=replace(regime, **sizes))
 
         return replace(self, seeds=self.seeds[:1], settings=tuple(map(short, self.settings)))
 
@@ -136,11 +138,11 @@ class Study:
         """The cells whose key matches one of the patterns (`setting/arm/seed`, with * and ?), and their starts."""
         if not patterns:
             return self.cells()
-        chosen = {c.key for c in self.cells() if any(fnmatch.fnmatchcase(c.key, pattern) for pattern in patterns)}
+        keys = [cell.key for cell in self.cells()]
+        chosen = {key for key in keys if key in patterns or any(fnmatch.fnmatchcase(key, p) for p in patterns)}
         if not chosen:
             raise ConfigurationError(
-                f"Study {self.name}: nothing matches {' or '.join(map(repr, patterns))}. Keys look like "
-                f"{self.cells()[-1].key!r}."
+                f"Study {self.name}: nothing matches {' or '.join(map(repr, patterns))}. Keys look like {keys[-1]!r}."
             )
         starts = {"/".join((key.split("/")[0], START, key.rsplit("/", 1)[1])) for key in chosen}
         return [cell for cell in self.cells() if cell.key in chosen | starts]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -58,13 +59,12 @@ def read_yaml(path: Path) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
             names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-            twice = [name for name in names if names.count(name) > 1]
-            if twice and not getattr(node, "merged", False):
+            if twice := [name for name in names if names.count(name) > 1]:
                 raise ConfigurationError(f"The study {path}: {twice[0]!r} occurs twice in one mapping.")
-            node.merged = True  # the merge puts what `<<` brings before the mapping's own names
-            return super().construct_mapping(node, deep)
+            return node
 
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader)
@@ -82,6 +82,7 @@ def make_study(raw: Any, name: str) -> Study:
     settings = tuple(
         _setting(key, value, arms, f"{where}, setting {key!r}") for key, value in _items(raw["settings"], where)
     )
+    _check_files(settings, where)
     baseline, contrasts = raw.get("baseline", next(iter(arms))), raw.get("contrasts", [])
     if not isinstance(contrasts, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in contrasts):
         raise ConfigurationError(f"{where}: contrasts is a list of pairs [arm, arm], but {contrasts!r} came.")
@@ -89,6 +90,22 @@ def make_study(raw: Any, name: str) -> Study:
         _known(arm, arms, where)
     pairs = tuple((ours, theirs) for ours, theirs in contrasts)
     return Study(name, str(raw.get("title", name)), _seeds(raw.get("seeds", 8), where), settings, baseline, pairs)
+
+
+def _check_files(settings: Sequence[Setting], where: str) -> None:
+    """Each setting has a picture of its own."""
+    seen = {"differences": "the picture of the differences"}
+    for setting in settings:
+        if (name := file_name(setting.name)) in seen:
+            raise ConfigurationError(
+                f"{where}: setting {setting.name!r} and {seen[name]} would share the file {name}.png: choose another name."
+            )
+        seen[name] = f"setting {setting.name!r}"
+
+
+def file_name(setting: str) -> str:
+    """A setting's name as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", setting).strip("-").lower()
 
 
 def _seeds(raw: Any, where: str) -> tuple[int, ...]:
@@ -225,8 +242,10 @@ def _check_task(values: Mapping[str, Any], where: str) -> None:
         raise ConfigurationError(f"{where}: `task` is a name and `knobs` a mapping, but {name!r} and {knobs!r} came.")
     try:
         task = get_task(name, **knobs)
-    except (ConfigurationError, TypeError) as error:
+    except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: the knobs {dict(knobs)} do not fit the task {name!r}: {error}.") from error
     if not isinstance(task, Family):
         raise ConfigurationError(f"{where}: the tiny policy cannot be warmed up on the task {name!r}.")
 

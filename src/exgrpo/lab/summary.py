@@ -64,7 +64,9 @@ class Run:
     def collapsed(self) -> bool:
         """See `COLLAPSE`."""
         best = max(point["pass_at_1"] for point in self.curve)
-        return self.final["pass_at_1"] <= COLLAPSE * best or self.final["pass_at_1"] < self.curve[0]["pass_at_1"]
+        return best > 0 and (
+            self.final["pass_at_1"] <= COLLAPSE * best or self.final["pass_at_1"] < self.curve[0]["pass_at_1"]
+        )
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Findings:
     def tokens_to_baseline(self, setting: str, arm: str, base: str | None = None) -> tuple[float | None, int, int]:
         """Median share of the budget that an arm needs for the baseline's final Pass@1 of the same seed.
 
-        Returns the median (None where more than half never get there), how many seeds do, and of how many.
+        Returns the median (None where half of them or more never get there), how many seeds do, and of how many.
         """
         base = base or self.study.baseline
         shares = []
@@ -192,7 +194,7 @@ def _arm_row(found: Findings, setting: Setting, arm: Arm, k: str, seeds: int) ->
         _label(k): found.mean(setting.name, arm.name, k),
         "greedy": found.mean(setting.name, arm.name, "greedy_accuracy"),
         "entropy": found.mean(setting.name, arm.name, "entropy"),
-        "tokens to baseline": "never" if share is None else f"{share:.2f} ({reached}/{of})",
+        "tokens to baseline": tokens_text(share, reached, of),
         "collapsed": f"{collapsed}/{seeds}",
         "k tokens": None if tokens is None else round(tokens / 1000),
         "steps": None if steps is None else round(steps),
@@ -202,6 +204,11 @@ def _arm_row(found: Findings, setting: Setting, arm: Arm, k: str, seeds: int) ->
         "tried": arm.tried,
         "seeds": seeds,
     }
+
+
+def tokens_text(share: float | None, reached: int, of: int) -> str | None:
+    """`0.48 (7/8)`, `never (2/8)`; None without a pair."""
+    return f"{'never' if share is None else format(share, '.2f')} ({reached}/{of})" if of else None
 
 
 def difference_rows(
