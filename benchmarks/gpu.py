@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,31 @@ SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_PRESETS = ("on-policy", "positive-weight", "exgrpo", "rescue")
 SIZES = dict(
     steps="of an arm, at most (60)", questions="of a step (32)", generations="completions of a question (8)",
-    learning_rate="constant (2e-5)", train="training questions (512)", held_out="held-out questions (256)",
+    learning_rate="constant (1e-5)", train="training questions (512)", held_out="held-out questions (256)",
     samples="completions of a held-out question (4)", warm_up="steps that are not timed (3)",
 )  # fmt: skip
 CHECKS_SHARE = 0.35  # of the time; a check that would begin later is left out
 SPARE = 2.0  # seconds at the end, for the last file and the table
 FAILED, USAGE, LATE = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a run. `train` and `held_out` count questions, `samples` completions of a held-out one; the first `warm_up` steps
+    are not timed."""
+
+    steps: int = 60
+    questions: int = 32
+    generations: int = 8
+    learning_rate: float = 1e-5
+    train: int = 512
+    held_out: int = 256
+    samples: int = 4
+    warm_up: int = 3
+
+
+SMOKE = Sizes(6, 16, 4, 8e-4, 64, 64, 4, 1)
+SMOKE_MODEL = Sizes(3, 2, 4, 1e-5, 16, 4, 2, 1)
 
 
 class Budget:
@@ -57,7 +76,7 @@ class Budget:
 
     def _late(self) -> None:
         say(
-            f"The {self.seconds / 60:g} minutes are over; the result holds what was finished. Set --minutes higher, or fewer --presets."
+            f"{self.seconds / 60:g} minutes are over; the result holds what was finished. Set --minutes, or fewer --presets."
         )
         shutil.rmtree(self.scratch, ignore_errors=True)
         os._exit(LATE)
@@ -67,7 +86,7 @@ class Budget:
 
 
 def everything(
-    options: argparse.Namespace, sizes: Any, budget: Budget, result: dict[str, Any], keep: Callable[[], None]
+    options: argparse.Namespace, sizes: Sizes, budget: Budget, result: dict[str, Any], keep: Callable[[], None]
 ) -> None:
     """The start, checks, then arms, each with an equal share of the time that is left; what is finished is kept at once."""
     import gpu_run
@@ -115,7 +134,7 @@ def attempt(what: Callable[[Path], dict[str, Any]], folder: Path, gpu: bool) -> 
     return found | {"seconds": time.monotonic() - began}
 
 
-def run(options: argparse.Namespace, scratch: Path) -> int:
+def run(options: argparse.Namespace, sizes: Sizes, scratch: Path) -> int:
     """Everything, under the budget; returns the exit code."""
     began = time.monotonic()
     budget = Budget(60 * options.minutes, options.since or time.time(), scratch)
@@ -126,7 +145,6 @@ def run(options: argparse.Namespace, scratch: Path) -> int:
     from exgrpo.cli.main import UsageError
     from exgrpo.lab.quiet import quiet_host
 
-    sizes = sizes_of(options)
     if not options.smoke:
         if not torch.cuda.is_available():
             raise UsageError("torch sees no GPU here. Add --smoke to try everything in small on a CPU.")
@@ -239,20 +257,18 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def sizes_of(options: argparse.Namespace) -> Any:
+def sizes_of(options: argparse.Namespace) -> Sizes:
     """Sizes, once what was asked for makes sense."""
-    from gpu_run import SMOKE, SMOKE_MODEL, Sizes
-
     from exgrpo import PRESETS
     from exgrpo.cli.main import UsageError
 
     if unknown := [name for name in options.presets if name not in PRESETS]:
         raise UsageError(f"--presets: there is no preset {unknown[0]!r}. Presets: {', '.join(PRESETS)}.")
-    for name, least in (("numbers", 2), ("digits", 1)):
-        if getattr(options, name) < least:
-            raise UsageError(f"--{name} must be at least {least}, but is {getattr(options, name)}.")
-    if options.digits == 1 and options.numbers > 9:
-        raise UsageError(f"--numbers {options.numbers}: of one digit there are 9 different numbers. Set --digits 2.")
+    if not (1 <= options.digits <= 6 and 2 <= options.numbers < 9 * 10 ** (options.digits - 1)):
+        raise UsageError(
+            f"--numbers {options.numbers} --digits {options.digits}: 1 to 6 digits, and at least 2 numbers but not all "
+            "there are (9 of one digit, 90 of two)."
+        )
     given = {f.name: value for f in fields(Sizes) if (value := getattr(options, f.name)) is not None}
     if low := [name for name, value in given.items() if value < (name != "warm_up") and name != "learning_rate"]:
         raise UsageError(f"--{low[0].replace('_', '-')} must be at least 1, but is {given[low[0]]}.")
@@ -284,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from exgrpo.errors import ConfigurationError, HostVersionError, MissingExtraError
 
         try:
-            return run(options, scratch)
+            return run(options, sizes_of(options), scratch)
         except (UsageError, ConfigurationError, HostVersionError, MissingExtraError) as error:
             say(str(error))
             return USAGE

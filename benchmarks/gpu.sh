@@ -32,9 +32,11 @@ lacking() { "$python" "$here/benchmarks/gpu_packages.py"; }
 needs() { lacking | sed -n 's/^needs //p'; }
 
 install_from_wheels() {  # what each round installs may ask for more
-    local venv=${VENV:-$here/.venv-gpu} before= now wanted
+    local venv=${VENV:-$here/.venv-gpu} before= now wanted pip=
     if [[ ! -x $venv/bin/python ]]; then
-        "$python" -m venv --system-site-packages "$venv" || fail "$python could not make a virtual environment in $venv."
+        # pip is seen through parent.pth where $python has one, and ensurepip is not everywhere
+        if "$python" -m pip --version >/dev/null 2>&1; then pip=--without-pip; fi
+        "$python" -m venv --system-site-packages $pip "$venv" || fail "$python could not make a virtual environment in $venv."
         echo '*' >"$venv/.gitignore"
         # the packages of $python itself, which are not the system's where it belongs to an environment
         "$python" -c 'import site, sysconfig; print(*dict.fromkeys([sysconfig.get_path("purelib"), *site.getsitepackages()]), sep="\n")' \

@@ -13,7 +13,7 @@ from pathlib import Path
 try:
     from packaging.requirements import Requirement
 except ImportError:
-    from pip._vendor.packaging.requirements import Requirement
+    from pip._vendor.packaging.requirements import Requirement  # type: ignore[assignment]
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
@@ -30,30 +30,14 @@ from exgrpo.tasks.base import completion_text, split_of
 from exgrpo.tasks.tiny_policy import warm_policy
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 
+if TYPE_CHECKING:
+    from gpu import Sizes
+
 REPLAY = ("replay/share", "replay/ratio_mean", "replay/ess")
 KEPT = ("loss", "grad_norm", "fresh/pass_at_1", "fresh/generated_tokens", *REPLAY, "replay/age_mean")
 EVALUATION_SEED = 1_000_003
 WARM_UP_BATCHES = 300  # of the tiny policy: some seconds, for a Pass@1 of a quarter
 ALLOWED = {"fp32": 1e-3, "bf16": 0.05}  # how far the mean ratio of a policy that does not change may be from 1
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of a run. `train` and `held_out` count questions, `samples` completions of a held-out one; the first `warm_up` steps
-    are not timed."""
-
-    steps: int = 60
-    questions: int = 32
-    generations: int = 8
-    learning_rate: float = 2e-5
-    train: int = 512
-    held_out: int = 256
-    samples: int = 4
-    warm_up: int = 3
-
-
-SMOKE = Sizes(6, 16, 4, 8e-4, 64, 64, 4, 1)
-SMOKE_MODEL = Sizes(3, 2, 4, 2e-5, 16, 4, 2, 1)
 
 
 # Questions --------------------------------------------------------------------------------------------------------------
@@ -87,9 +71,11 @@ class Largest:
         )
 
     def prompt(self, question: str) -> Any:
-        """Two examples and the question: messages, or a text where the model has no chat template."""
+        """Two examples with different answers, and the question: messages, or a text where the model has no chat template."""
         rng = random.Random(0)
-        shots = [self._question(rng) for _ in range(2)]
+        shots = [self._question(rng), self._question(rng)]
+        while shots[0][1] == shots[1][1]:
+            shots[1] = self._question(rng)
         if self.tokenizer.chat_template is None:
             return "".join(f"Largest of {q}: {a}\n" for q, a in shots) + f"Largest of {question}:"
         turns = [m for q, a in shots for m in ({"role": "user", "content": q}, {"role": "assistant", "content": a})]
@@ -112,15 +98,16 @@ class Largest:
 class Work:
     """A model to start from, and questions for it; the built-in tiny policy on chains where no model is given."""
 
-    def __init__(self, options: argparse.Namespace, sizes: Sizes):
+    def __init__(self, options: argparse.Namespace, sizes: "Sizes"):
         self.sizes, self.seed, self.model_name = sizes, options.seed, options.model
+        self.reward: Any
         self.gpu = torch.cuda.is_available()
         self.bf16 = self.gpu and torch.cuda.is_bf16_supported()
         if options.model is None:
-            self.task: Any = get_task("chains", lengths=(1, 2), shares=(0.5, 0.5))
-            self.train = self.task.make("train", sizes.train, options.seed)
-            self.held_out = list(self.task.make("eval", sizes.held_out, options.seed))
-            self.reward, self.new_tokens = self.task.reward_function, self.task.max_completion_length
+            chains: Any = get_task("chains", lengths=(1, 2), shares=(0.5, 0.5))
+            self.task, self.reward, self.new_tokens = chains, chains.reward_function, chains.max_completion_length
+            self.train = chains.make("train", sizes.train, options.seed)
+            self.held_out = list(chains.make("eval", sizes.held_out, options.seed))
         else:
             self.tokenizer = _tokenizer(options.model)
             task = Largest(options.numbers, options.digits, self.tokenizer)
@@ -259,7 +246,7 @@ def arm(work: Work, preset: str, folder: Path, deadline: float) -> dict[str, Any
     }  # fmt: skip
 
 
-def figures(rows: list[dict[str, Any]], sizes: Sizes) -> dict[str, Any]:
+def figures(rows: list[dict[str, Any]], sizes: "Sizes") -> dict[str, Any]:
     """What the rows of an arm come to: times without the warm-up steps, replay as means over the steps that tell it."""
     timed = rows[sizes.warm_up :] or rows[-1:]
     before = rows[-len(timed) - 1]["fresh/generated_tokens"] if len(timed) < len(rows) else 0.0
