@@ -98,7 +98,7 @@ def run_arm(
         trainer = ExGRPOTrainer(
             model=model,
             reward_funcs=solved.reward_function,
-            args=_arguments(preset, seed, regime, task, budget, output_dir, options or {}),
+            args=_arguments(preset, seed, regime, task, budget, budget_factor, output_dir, options or {}),
             train_dataset=task.make("train", regime.train_questions, seed),
             processing_class=tokenizer,
         )
@@ -119,6 +119,7 @@ def run_arm(
         "token_budget": budget,
         "tokens": trainer.generated_tokens,
         "steps": trainer.state.global_step,
+        "ended_by": "steps" if trainer.state.global_step == trainer.args.max_steps else "tokens",
         "final": watch.curve[-1],
         "questions_solved": len(solved.questions),
         "retired": planner.buffer.num_retired if planner else None,
@@ -152,8 +153,16 @@ def _evaluate(model: Any, tokenizer: Any, held_out: Any, task: Family, regime: R
 
 
 def _arguments(
-    preset: str, seed: int, regime: Regime, task: Family, budget: int, output_dir: str, options: Mapping[str, Any]
+    preset: str,
+    seed: int,
+    regime: Regime,
+    task: Family,
+    budget: int,
+    factor: float,
+    output_dir: str,
+    options: Mapping[str, Any],
 ) -> ExGRPOConfig:
+    most = SURPLUS_STEPS * math.ceil(regime.steps * max(factor, 1.0)) * options.get("num_iterations", 1)
     given: dict[str, Any] = dict(
         preset=preset,
         start_pass_at_1=0.0,
@@ -163,7 +172,7 @@ def _arguments(
         num_generations=regime.num_generations,
         per_device_train_batch_size=regime.questions_per_step * regime.num_generations,
         max_completion_length=task.max_completion_length,
-        max_steps=SURPLUS_STEPS * regime.steps,
+        max_steps=most,
         learning_rate=regime.learning_rate,
         lr_scheduler_type="constant",
         adam_beta2=0.95,

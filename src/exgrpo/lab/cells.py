@@ -45,7 +45,7 @@ def run_cell(cell: Cell, on_progress: Callable[[Mapping[str, Any]], None]) -> tu
         budget_factor=cell.arm.budget,
         on_progress=on_progress,
     )
-    kept = ("token_budget", "tokens", "steps", "questions_solved", "retired", "replay_share", "experience")
+    kept = ("token_budget", "tokens", "steps", "ended_by", "questions_solved", "retired", "replay_share", "experience")
     row = {**head, **{name: result[name] for name in kept}, "curve": with_log(result["curve"], result["history"])}
     return row, {"key": cell.key, "seconds": result["seconds"]}
 
