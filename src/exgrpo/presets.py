@@ -58,6 +58,20 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             truncation=1.0,
             positive_weight=8.0,
         ),
+        "rehearsal": _preset(
+            "a whole fresh batch, and beside it a quarter as many successes of the last 20 steps, of questions that are neither "
+            "solved nor hopeless now; positive advantages times 8",
+            "this project",
+            mixing="added",
+            replay_share=0.25,
+            question_choice="variance",
+            trajectory_choice="random",
+            start_pass_at_1=0.0,
+            retirement="never",
+            max_age=20,
+            correction="none",
+            positive_weight=8.0,
+        ),
         "random-replay": _preset(
             "as exgrpo, but any question and any of its successes: what remains without both choices",
             "ablation of arXiv 2510.02245",

@@ -16,6 +16,7 @@ PRESET_STYLES = {
     "exgrpo-paper-text": ("#0072B2", "--"),
     "random-replay": ("#0072B2", ":"),
     "rescue": ("#D55E00", "-"),
+    "rehearsal": ("#D55E00", "--"),
     "positive-weight": ("#009E73", "-"),
     "prompt-replay": ("#009E73", "--"),
     "entropy-guided": ("#CC79A7", "-"),
