@@ -8,6 +8,7 @@ In the template `{{ ... }}` stands for what the results say:
     {{ command STUDY }}                               how it was made: commands, size, time
     {{ arms STUDY SETTING [ARM ...] }}                table of means
     {{ differences STUDY SETTING [ARM ...] }}         table of paired differences
+    {{ answers STUDY SETTING [ARM ...] }}             table of how valid and how varied answers are
     {{ across STUDY ARM BASE [SETTING ...] }}         one pair of arms over the settings
     {{ picture STUDY SETTING }}  {{ forest STUDY }}   learning curves; differences as a picture
     {{ mean STUDY SETTING ARM FIGURE }}               one mean
@@ -28,7 +29,7 @@ from exgrpo.lab.pictures import draw_differences, draw_setting
 from exgrpo.lab.report import regime_line
 from exgrpo.lab.running import duration
 from exgrpo.lab.study_file import file_name
-from exgrpo.lab.summary import Findings, arm_rows, difference_rows, interval, load_findings, tokens_text
+from exgrpo.lab.summary import Findings, answer_rows, arm_rows, difference_rows, interval, load_findings, tokens_text
 from exgrpo.report import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +68,12 @@ def arms(study: str, setting: str, *names: str) -> str:
 def differences(study: str, setting: str, *names: str) -> str:
     """Table of paired differences to the study's baseline, and its contrasts."""
     rows = [row for row in difference_rows(findings(study), setting) if not names or row["arm"] in names]
+    return markdown_table(rows)
+
+
+def answers(study: str, setting: str, *names: str) -> str:
+    """Table of how valid and how varied answers are."""
+    rows = [row for row in answer_rows(findings(study), setting) if not names or row["arm"] in names]
     return markdown_table(rows)
 
 
@@ -118,7 +125,7 @@ def collapsed(study: str, setting: str, arm: str) -> str:
 
 
 DIRECTIVES = {
-    f.__name__: f for f in (command, arms, differences, across, picture, forest, mean, diff, tokens, collapsed)
+    f.__name__: f for f in (command, arms, differences, answers, across, picture, forest, mean, diff, tokens, collapsed)
 }
 
 

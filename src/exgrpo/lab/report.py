@@ -7,7 +7,7 @@ from ..report.table import markdown_table
 from .pictures import draw_differences, draw_setting
 from .results import write_whole
 from .study_file import file_name
-from .summary import Findings, arm_rows, difference_rows, load_findings
+from .summary import Findings, answer_rows, arm_rows, difference_rows, load_findings
 
 EXPLANATION = """\
 Pass@1, Pass@k and greedy accuracy are of held-out questions. *entropy*: of the policy near the end, nats a token. *tokens to
@@ -16,8 +16,10 @@ many seeds it gets there). *collapsed*: seeds whose final Pass@1 is at most half
 *CPU s*: processor seconds of training. *retired*: questions out of replay at the end. *replayed*: share of the groups with a
 stored completion. *tried*: settings that were tried to arrive at this arm. Differences are means over pairs of the same seed
 with Student's t interval at 95 %; *bootstrap* is the percentile interval of the Pass@1 difference, too narrow with few pairs.
-*Pass@1 at equal time*: at the processor time that the quicker of the two arms needed. Nothing is compared on fewer than five
-pairs."""
+*valid*: share of the right held-out samples that are right by right reasoning. *different*: different valid answers among the
+samples of a question. *stored, valid* and *replayed, valid*: the same share of what was stored and replayed. *different picks*:
+different trajectories over all picks. *Pass@1 at equal time*: at the processor time that the quicker of the two arms needed.
+Nothing is compared on fewer than five pairs."""
 
 
 def write_report(folder: Path, output_dir: Path) -> list[Path]:
@@ -40,6 +42,7 @@ def write_report(folder: Path, output_dir: Path) -> list[Path]:
             parts.append(markdown_table(rows))
         else:
             parts.append("No pair of arms has five common seeds: no differences.")
+        parts.append(markdown_table(answer_rows(found, setting.name)))
         parts.append(f"![Learning curves of {setting.name}]({path.name})")
     report = output_dir / "report.md"
     write_whole(report, "\n\n".join([*parts, EXPLANATION]) + "\n")

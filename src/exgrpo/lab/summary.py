@@ -206,6 +206,27 @@ def _arm_row(found: Findings, setting: Setting, arm: Arm, k: str, seeds: int) ->
     }
 
 
+def answer_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
+    """A table row an arm: how much of what is right is right by right reasoning, and how varied it is."""
+    here = found.setting(setting)
+    k = f"pass_at_{here.regime.num_samples}"
+    columns = {
+        "Pass@1": "pass_at_1",
+        _label(k): k,
+        "valid": "valid_share",
+        "different": "distinct_right",
+        "stored, valid": "stored_valid",
+        "replayed, valid": "replayed_valid",
+        "different picks": "distinct_picks",
+    }
+    rows = []
+    for arm in here.arms:
+        if seeds := found.seeds(setting, arm.name):
+            means = {label: found.mean(setting, arm.name, figure) for label, figure in columns.items()}
+            rows.append({"arm": arm.name, **means, "seeds": len(seeds)})
+    return rows
+
+
 def tokens_text(share: float | None, reached: int, of: int) -> str | None:
     """`0.48 (7/8)`, `never (2/8)`; None without a pair."""
     return f"{'never' if share is None else format(share, '.2f')} ({reached}/{of})" if of else None
