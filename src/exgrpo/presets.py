@@ -59,8 +59,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             positive_weight=8.0,
         ),
         "rehearsal": _preset(
-            "a whole fresh batch, and beside it a quarter as many successes of the last 20 steps, of questions neither solved nor "
-            "hopeless now; positive advantages times 8",
+            "a whole fresh batch, and beside it a quarter as many successes of the last 20 steps, of questions neither "
+            "solved nor hopeless now; positive advantages times 8",
             "this project",
             mixing="added",
             replay_share=0.25,
