@@ -33,7 +33,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--output_dir", type=Path, help=f"for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
     )
     run.add_argument(
-        "--jobs", type=_positive, default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each"
+        "--jobs",
+        type=positive_integer,
+        default=min(2, os.cpu_count() or 1),
+        metavar="J",
+        help="processes, one thread each",
     )
     run.add_argument(
         "--only",
@@ -51,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
+def positive_integer(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")

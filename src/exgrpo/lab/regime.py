@@ -1,4 +1,4 @@
-"""What the demo's arms have in common: task, sizes, learning rate, length. Data, standard library only."""
+"""What the arms of a comparison have in common: task, sizes, learning rate, length. Data; imports no host."""
 
 import math
 from collections.abc import Mapping

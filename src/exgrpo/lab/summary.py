@@ -238,7 +238,8 @@ def difference_rows(
     """A table row a pair of arms: every arm to the baseline and the study's contrasts, or the given pairs."""
     here = found.setting(setting)
     figures = figures or ("pass_at_1", f"pass_at_{here.regime.num_samples}", "equal_time")
-    names = [arm.name for arm in here.arms]
+    tried = {arm.name: arm.tried for arm in here.arms}
+    names = list(tried)
     if pairs is None:
         pairs = [(name, found.study.baseline) for name in names if name != found.study.baseline]
         pairs += [pair for pair in found.study.contrasts if set(pair) <= set(names)]
@@ -252,7 +253,7 @@ def difference_rows(
                 if figure == "pass_at_1":
                     row["bootstrap"] = f"[{_signed(difference.bootstrap_low)}, {_signed(difference.bootstrap_high)}]"
         if len(row) > 2:
-            rows.append(row)
+            rows.append({**row, "tried": tried[ours]})
     return rows
 
 
