@@ -23,12 +23,13 @@ def make_parser() -> argparse.ArgumentParser:
         "tables with intervals. docs/evidence.md shows what came of ours.",
     )
     commands = parser.add_subparsers(dest="action", required=True, metavar="run | report")
-    run = commands.add_parser("run", help="run what of a study has not been run yet", description=run_study.__doc__)
-    run.description = (
-        "Run a study. Finished runs are kept one by one: a study that was interrupted goes on where it was, and ends with "
-        "the same results.jsonl as one that was not."
+    run = commands.add_parser(
+        "run",
+        help="run what of a study has not been run yet",
+        description="Run a study. Finished runs are kept one by one: a study that was interrupted goes on where it was, and "
+        "ends with the same results.jsonl as one that was not.",
     )
-    run.add_argument("study", type=Path, metavar="STUDY.yaml")
+    run.add_argument("study", type=Path, metavar="STUDY.yaml", help="settings, arms and seeds; docs/lab.md shows one")
     run.add_argument(
         "--output_dir", type=Path, help=f"for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
     )
@@ -50,8 +51,13 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--discard_changed", action="store_true", help="run those again whose options have changed since")
     run.add_argument("--dry_run", action="store_true", help="say what would run, and how long it takes")
     report = commands.add_parser("report", help="tables and pictures of a study's results")
-    report.add_argument("folder", type=Path, metavar="DIR", help="where `exgrpo lab run` has put the results")
-    report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: DIR)")
+    report.add_argument(
+        "folder",
+        type=Path,
+        metavar="STUDY.yaml | DIR",
+        help=f"the study, or where its results are if not in {DEFAULT_FOLDER}/",
+    )
+    report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: beside the results)")
     return parser
 
 
@@ -126,6 +132,7 @@ def _report(args: argparse.Namespace) -> int:
 
     from ..lab.report import write_report
 
-    for path in write_report(args.folder, args.output_dir or args.folder):
+    folder = DEFAULT_FOLDER / args.folder.stem if args.folder.suffix in (".yaml", ".yml") else args.folder
+    for path in write_report(folder, args.output_dir or folder):
         Console().print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     return 0
