@@ -16,14 +16,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5 minutes on 2 cores)
 	$(BIN)/exgrpo demo
 
-test: $(STAMP)  ## all tests
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## all tests, on two processes with one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m exgrpo.cli.reference --check
+	$(BIN)/python benchmarks/evidence.py --check
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -31,6 +32,7 @@ format: $(STAMP)
 
 docs: $(STAMP)  ## regenerate what is generated from the code
 	$(BIN)/python -m exgrpo.cli.reference --write
+	$(BIN)/python benchmarks/evidence.py --write
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
