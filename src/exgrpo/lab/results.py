@@ -55,8 +55,10 @@ class Results:
                         "study must run on the same versions. Install those, or give another --output_dir."
                     )
 
-    def describe(self, about: Mapping[str, Any]) -> None:
-        """Keep what is run beside what came of it."""
+    def describe(self, about: Mapping[str, Any], runs: bool = True) -> None:
+        """Keep what is run beside what came of it. Where nothing runs, of what is there only the study is brought up to date."""
+        if not runs and self.about_path.exists():
+            about = {**self.about(), "study": about["study"]}
         write_whole(self.about_path, json.dumps(about, indent=1) + "\n")
 
     def rows(self) -> dict[str, Row]:

@@ -47,8 +47,8 @@ def run_study(
     with results.locked():
         results.check_versions(about)
         done = results.done(study.cells(), discard_changed)
-        results.describe(about)  # not before everything that may refuse
         todo = [cell for cell in cells if cell.key not in done]
+        results.describe(about, runs=bool(todo))  # not before everything that may refuse
         if todo:
             _run(todo, results, workers, display)
         results.order(study.cells())
