@@ -154,9 +154,15 @@ def test_other_versions_are_refused(package, tmp_path, ran):
 
 
 def test_another_version_of_something_else_is_not(tmp_path):
-    go(tmp_path)
+    go(tmp_path, cells=tiny().cells()[:2])
     go(tmp_path, about={**ABOUT, "versions": {**ABOUT["versions"], "numpy": "99"}, "cores": 64})
     assert Results(tmp_path).about()["cores"] == 64
+
+
+def test_a_run_with_nothing_to_do_changes_only_the_study_of_what_was_run(tmp_path):
+    go(tmp_path)
+    go(tmp_path, about={**ABOUT, "study": {"title": "renamed"}, "cores": 64, "command": "another"})
+    assert Results(tmp_path).about() == {**ABOUT, "study": {"title": "renamed"}}
 
 
 def test_a_second_process_is_refused_and_the_lock_is_given_back(tmp_path):

@@ -56,7 +56,7 @@ class Results:
                     )
 
     def describe(self, about: Mapping[str, Any], runs: bool = True) -> None:
-        """Keep what is run beside what came of it. Where nothing runs, of what is there only the study is brought up to date."""
+        """Keep what is run beside what came of it. Where nothing runs, only the study is brought up to date."""
         if not runs and self.about_path.exists():
             about = {**self.about(), "study": about["study"]}
         write_whole(self.about_path, json.dumps(about, indent=1) + "\n")
