@@ -49,6 +49,14 @@ def test_the_pages_prose_has_no_figure_of_its_own():
     assert not re.findall(r"[+-]\.\d{3}|(?<![\d.])0?\.\d{3}\b", template)
 
 
+def test_the_readme_quotes_the_page():
+    page = PAGE.read_text(encoding="utf-8")
+    quoted = re.findall(r"[+-]\.\d{3} \[[^\]]+\]", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(quoted) == 9
+    for figure in quoted:
+        assert figure in page, figure
+
+
 @pytest.mark.parametrize("name", STUDIES_SHOWN)
 def test_stored_results_are_of_the_study_as_it_is(name):
     """The same file, and for every run the same options, those of the presets among them."""

@@ -22,6 +22,7 @@ AXES = {
     "steps": "optimizer steps",
     "seconds": "processor seconds of training",
 }
+BANDS = 4  # with more arms their bands would only hide each other
 GRID = 24  # points at which the curves of several seeds are averaged
 
 
@@ -29,7 +30,8 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
     """Six panels: Pass@1 over tokens, over steps and over processor time, Pass@k, entropy, and retired questions.
 
     Lines are means over seeds, each seed's curve read between its evaluations by straight lines; an arm's line ends
-    where its quickest seed does. With five seeds and more the band is the mean's 95 % interval by Student's t.
+    where its quickest seed does. With five seeds and more, and at most four arms, a band is the mean's 95 % interval by
+    Student's t.
     """
     here = found.setting(setting)
     arms = [arm.name for arm in here.arms if found.seeds(setting, arm.name)]
@@ -42,7 +44,7 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
         name = f"pass_at_{k}" if figure_name == "pass_at_k" else figure_name
         for arm in arms:
             runs = [found.runs[setting, arm, seed] for seed in found.seeds(setting, arm)]
-            line = _draw(panel, runs, name, axis, *styles[arm])
+            line = _draw(panel, runs, name, axis, *styles[arm], band=len(arms) <= BANDS)
             if line is not None:
                 handles.setdefault(arm, line)
         _dress(panel, label.format(k=k), AXES[axis], "y")
@@ -65,6 +67,7 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
     count = max(len(found.setting(name).arms) for name in names)
     figure, canvas = _figure(4.2 * len(names) + 1.5, 1.4 + 0.42 * count)
     panels = figure.subplots(1, len(names), squeeze=False)[0]
+    before: list[str] = []
     for panel, name in zip(panels, names, strict=True):
         here = found.setting(name)
         arms = [arm.name for arm in here.arms if arm.name != found.study.baseline]
@@ -79,7 +82,8 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
                 panel.plot([difference.t_low, difference.t_high], [place + offset] * 2, color=colour, linewidth=1.6)
                 panel.plot([difference.mean], [place + offset], "o", color=colour, markersize=5)
         panel.axvline(0, color="#7F7F7F", linewidth=0.8)
-        panel.set_yticks(range(len(arms)), arms)
+        panel.set_yticks(range(len(arms)), arms if arms != before else [""] * len(arms))
+        before = arms
         panel.set_ylim(len(arms) - 0.5, -0.5)
         _dress(panel, name, f"difference to {found.study.baseline}", "x")
     handles = [panels[0].plot([], [], "o-", color=colour)[0] for colour in ("#000000", "#0072B2")]
@@ -88,7 +92,7 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
     return _save(canvas, path)
 
 
-def _draw(panel: Any, runs: Sequence[Run], figure: str, axis: str, colour: str, line: str) -> Any:
+def _draw(panel: Any, runs: Sequence[Run], figure: str, axis: str, colour: str, line: str, band: bool) -> Any:
     curves = [_points(run, figure, axis) for run in runs]
     curves = [points for points in curves if len(points) > 1]
     if not curves:
@@ -98,7 +102,7 @@ def _draw(panel: Any, runs: Sequence[Run], figure: str, axis: str, colour: str, 
     xs = [begin + (end - begin) * i / GRID for i in range(GRID + 1)]
     columns = [[_at(points, x) for points in curves] for x in xs]
     means = [math.fsum(column) / len(column) for column in columns]
-    if len(curves) >= 5:
+    if band and len(curves) >= 5:
         halves = [_half_width(column) for column in columns]
         low, high = ([m + s * h for m, h in zip(means, halves, strict=True)] for s in (-1, 1))
         panel.fill_between(xs, low, high, color=colour, alpha=0.08, linewidth=0)
