@@ -260,7 +260,7 @@ def test_tables_say_what_the_numbers_are(by_hand, tmp_path, capsys):
     assert lab("report", by_hand, "--output_dir", tmp_path / "out") == 0
     capsys.readouterr()
     text = (tmp_path / "out" / "report.md").read_text()
-    arms, differences, again = tables(text)
+    arms, differences, answers, again, _ = tables(text)
     start, on_policy, exgrpo, rescue = arms
     assert (start["arm"], start["Pass@1"], start["Pass@2"], start["seeds"]) == ("(start)", "0.100", "0.200", "5")
     # Means over seeds 0 to 4: 0.30 + 0.02; 0.35 + 0.02; 0.50 + 0.04.
@@ -284,6 +284,9 @@ def test_tables_say_what_the_numbers_are(by_hand, tmp_path, capsys):
     assert (first["arm"], first["against"], first["pairs"]) == ("exgrpo", "on-policy", "5")
     assert first["Pass@1"] == "+.050 [+.050, +.050]"
     assert second["Pass@1"] == second["Pass@2"] == "+.220 [+.200, +.240]"
+    assert [row["tried"] for row in differences] == ["3", "1", "1"]
+    assert [row["arm"] for row in answers] == ["on-policy", "exgrpo", "rescue"]
+    assert [row["Pass@1"] for row in answers] == [row["Pass@1"] for row in arms[1:]]
     assert (contrast["arm"], contrast["against"]) == ("rescue", "exgrpo")
     assert contrast["Pass@1"] == "+.170 [+.150, +.190]"
     # At the baseline's 20 s, rescue is half way from its 10 s to its 30 s: 0.75 of its final; 0.405 of seed 2, less 0.32.
@@ -341,7 +344,7 @@ def test_a_study_that_has_only_begun(tmp_path):
     assert lab("report", tmp_path) == 0
     text = (tmp_path / "report.md").read_text()
     assert "## chains\n\nNo run is done." in text
-    ((start, only),) = tables(text)
+    (start, only), _ = tables(text)
     assert (only["arm"], only["Pass@1"], only["seeds"]) == ("exgrpo", "0.350", "1")
     assert start["seeds"] == "1"
     assert only["tokens to baseline"] == "–"

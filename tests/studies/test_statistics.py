@@ -226,7 +226,7 @@ def test_contrasts_and_given_pairs():
     pairs = [(row["arm"], row["against"]) for row in difference_rows(found, "chains")]
     assert pairs == [("exgrpo", "on-policy"), ("rescue", "on-policy"), ("rescue", "exgrpo")]
     rows = difference_rows(found, "chains", figures=("greedy_accuracy",), pairs=[("rescue", "exgrpo")])
-    assert [set(row) for row in rows] == [{"arm", "against", "pairs", "greedy accuracy"}]
+    assert [set(row) for row in rows] == [{"arm", "against", "pairs", "greedy accuracy", "tried"}]
 
 
 def test_numbers_in_an_interval_have_three_decimals_and_a_sign():
