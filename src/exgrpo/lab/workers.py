@@ -120,9 +120,12 @@ def _receive(worker: Worker) -> tuple[str, Any]:
 
 
 def _end(team: Sequence[Worker]) -> None:
+    """A worker without a job ends by itself when its pipe is closed; a signal might hit it while it cleans up, and leave
+    semaphores behind that Python then complains about."""
     for worker in team:
         worker.pipe.close()
-        worker.process.terminate()
+        if worker.job is not None:
+            worker.process.terminate()
     for worker in team:
         worker.process.join(GRACE_SECONDS)
         if worker.process.is_alive():
