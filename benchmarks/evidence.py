@@ -15,6 +15,8 @@ In the template `{{ ... }}` stands for what the results say:
     {{ diff STUDY SETTING ARM BASE FIGURE }}          one paired difference, with its interval
     {{ tokens STUDY SETTING ARM [BASE] }}             share of the baseline's tokens to its final accuracy
     {{ collapsed STUDY SETTING ARM }}                 seeds that collapsed, of how many
+    {{ collapsed_anywhere ARM }}                      the same over all studies
+    {{ start STUDY SETTING FIGURE }}                  one mean of the common starts
 """
 
 import argparse
@@ -124,8 +126,36 @@ def collapsed(study: str, setting: str, arm: str) -> str:
     return f"{count} of {of}"
 
 
+def collapsed_anywhere(arm: str) -> str:
+    """Runs of an arm that collapsed, in all stored studies together."""
+    studies = [findings(path.parent.name) for path in sorted(RESULTS.glob("*/results.jsonl"))]
+    runs = [run for found in studies for (_, name, _), run in found.runs.items() if name == arm]
+    return f"{sum(run.collapsed for run in runs)} of {len(runs)}"
+
+
+def start(study: str, setting: str, figure: str) -> str:
+    """Mean of a figure of the common starts, three decimals."""
+    starts = {seed: run.curve[0] for (name, _, seed), run in findings(study).runs.items() if name == setting}
+    return f"{math.fsum(point[figure] for point in starts.values()) / len(starts):.3f}"
+
+
 DIRECTIVES = {
-    f.__name__: f for f in (command, arms, differences, answers, across, picture, forest, mean, diff, tokens, collapsed)
+    f.__name__: f
+    for f in (
+        command,
+        arms,
+        differences,
+        answers,
+        across,
+        picture,
+        forest,
+        mean,
+        diff,
+        tokens,
+        collapsed,
+        collapsed_anywhere,
+        start,
+    )
 }
 
 

@@ -143,7 +143,7 @@ def run(options: argparse.Namespace, sizes: Sizes, scratch: Path) -> int:
 
     from exgrpo.cli.bench_machine import describe, peak, save
     from exgrpo.cli.main import UsageError
-    from exgrpo.lab.quiet import quiet_host
+    from exgrpo.trl.quiet import quiet_host
 
     if not options.smoke:
         if not torch.cuda.is_available():

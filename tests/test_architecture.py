@@ -92,7 +92,11 @@ def test_hosts_do_not_know_each_other(module, other):
 def test_no_module_below_knows_what_stands_on_top():
     for module in in_room(*CORE, "trl", "verl", "rewards", "tasks"):
         for name in imports(module):
-            assert not (name.startswith("exgrpo.") and room(name) in ("cli", "report")), f"{module} imports {name}"
+            assert not (name.startswith("exgrpo.") and room(name) in ("cli", "report", "lab")), (
+                f"{module} imports {name}"
+            )
+    for module in in_room("lab", "report", "evaluation"):
+        assert not any(name.startswith("exgrpo.cli") for name in imports(module)), module
 
 
 def test_importing_the_core_loads_no_host():

@@ -76,6 +76,9 @@ def test_the_numbers_are_those_of_the_samples(model, tokenizer):
     assert result.cut_share == pytest.approx(np.mean([row[-1] != EOS for row in ids]))
     assert (result.questions, result.num_samples, result.valid_share) == (12, 6, None)
     assert result.as_row()["pass@4"] == result.pass_at_k[4]
+    right = [{completions[i] for i in range(6 * q, 6 * q + 6) if values[i] == 1.0} for q in range(12)]
+    assert result.distinct_right == pytest.approx(np.mean([len(texts) for texts in right]))
+    assert result.distinct_right < np.nansum(grid == 1.0) / 12, "some question has a right text twice"
 
 
 def test_nothing_is_left_changed(model, tokenizer):
@@ -174,6 +177,7 @@ def test_valid_share_is_over_right_samples_only(model, tokenizer):
     result = evaluate_policy(model, tokenizer, rows, reward, correct_at=0.5, **options)
     assert [prompt for prompt, _ in asked] == [row["prompt"] for row in rows]
     assert (result.pass_at_1, result.valid_share, result.greedy_accuracy) == (0.25, 0.5, None)
+    assert result.distinct_right == 0.5  # one right sample a question, of which every second is valid
     assert evaluate_policy(model, tokenizer, rows, reward, **options).valid_share is None
 
 

@@ -130,7 +130,7 @@ def test_some_process_is_needed(jobs, study_file, tmp_path, capsys):
     code = lab("run", study_file, "--output_dir", tmp_path / "out", "--jobs", jobs, "--dry_run")
     error = capsys.readouterr().err
     assert code == 2
-    assert f"--jobs: must be at least 1, but is {jobs}" in error
+    assert f"--jobs: must be an integer of at least 1, but is '{jobs}'" in error
 
 
 def test_mistakes_are_one_line_and_exit_code_1(study_file, tmp_path, capsys):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from exgrpo import PRESETS
-from exgrpo.experience.events import Planned, Replayed
+from exgrpo.experience.events import Observed, Planned, Replayed
 from exgrpo.tasks import get_task
 from exgrpo.tasks.tiny_policy import warm_policy
 from exgrpo.trl.alarms import ReplayAlarm
@@ -89,10 +89,31 @@ def test_a_preset_trains_the_tiny_policy(tmp_path, start, preset):
     assert logged(other)[:4] != once[1][:4]
 
 
+def assert_rehearses(trainer):
+    """Two successes a step beside eight fresh questions, none older than 20 steps, none of a question that was all right or
+    all wrong when it was last seen."""
+    accuracy, last = {}, -1
+    for event in trainer.events:
+        if isinstance(event, Observed):
+            accuracy[event.question] = event.successes / event.scorable
+        elif isinstance(event, Replayed):
+            assert event.moment == "added"
+            assert event.age <= 20
+            assert 0.0 < accuracy[event.question] < 1.0
+        elif isinstance(event, Planned):
+            assert event.replayed <= 2
+            last = event.step
+    assert last == STEPS - 1
+    assert max(event.age for event in trainer.events.of(Replayed)) > 5
+    assert not trainer.planner.buffer.num_retired
+
+
 def assert_replays(trainer, preset):
     """It replayed what it should, more than a little."""
     planned = trainer.events.of(Planned)
     assert len(planned) == STEPS
+    if preset == "rehearsal":
+        assert_rehearses(trainer)
     if preset == "prompt-replay":
         assert sum(event.replayed for event in planned) > 10
         assert not len(trainer.planner.buffer)

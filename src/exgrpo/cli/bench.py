@@ -13,6 +13,7 @@ from typing import Any
 from ..presets import PRESETS
 from .bench_machine import describe, save
 from .experience_output import write, write_json
+from .numbers import at_least
 
 STOCK, CONTROL = "stock", "on-policy"
 ARMS = (STOCK, CONTROL, "exgrpo", "rescue")
@@ -96,18 +97,20 @@ def _step(commands: Commands) -> None:
         help=f"{STOCK}, or presets; ratios are to the first (default: {' '.join(ARMS)})",
     )  # fmt: skip
     add("--presets", action="store_true", help=f"every preset over {CONTROL}, in place of --arms")
-    add("--questions", type=_positive, metavar="N", help="questions a step (default: tiny 64, else 8)")
-    add("--generations", type=_positive, metavar="N", help="completions a question (default: tiny 4, else 8)")
-    add("--new-tokens", type=_positive, metavar="N", help="tokens of a completion (default: tiny the task's, else 24)")
+    add("--questions", type=at_least(1), metavar="N", help="questions a step (default: tiny 64, else 8)")
+    add("--generations", type=at_least(1), metavar="N", help="completions a question (default: tiny 4, else 8)")
+    add(
+        "--new-tokens", type=at_least(1), metavar="N", help="tokens of a completion (default: tiny the task's, else 24)"
+    )
     add(
         "--variance", choices=VARIANCES,
         help="rewards: the task's own; or by script, so that half of the groups have variance, or all "
         "(default: tiny own, else all)",
     )  # fmt: skip
     add("--skip-rows", choices=("on", "off"), default="on", help="off: compute rows without gradient, as TRL does")
-    add("--rounds", type=_positive, default=7, metavar="N", help="turns of each arm (default: %(default)s)")
-    add("--steps", type=_positive, metavar="N", help="steps of a turn (default: tiny 10, else 1)")
-    add("--warm-up", type=_positive, metavar="N", help="steps before, of each arm (default: tiny 20, else 2)")
+    add("--rounds", type=at_least(1), default=7, metavar="N", help="turns of each arm (default: %(default)s)")
+    add("--steps", type=at_least(1), metavar="N", help="steps of a turn (default: tiny 10, else 1)")
+    add("--warm-up", type=at_least(1), metavar="N", help="steps before, of each arm (default: tiny 20, else 2)")
     add("--no-memory", action="store_true", help="without peak memory, which takes a process for each arm")
 
 
@@ -128,7 +131,7 @@ def _log(commands: Commands) -> None:
         "log --sizes 10000 100000",
     )  # fmt: skip
     _sizes(add)
-    add("--tokens", type=_positive, default=8, metavar="N", help="of a trajectory (default: %(default)s)")
+    add("--tokens", type=at_least(1), default=8, metavar="N", help="of a trajectory (default: %(default)s)")
     add("--folder", type=Path, help="where the files are made, and deleted (default: the system's for such files)")
 
 
@@ -137,14 +140,7 @@ def _sizes(add: Callable[..., argparse.Action]) -> None:
         "--sizes", type=_count, nargs="+", default=list(SIZES), metavar="N",
         help="trajectories; 1e6 is taken too (default: 1e4 1e5 1e6)",
     )  # fmt: skip
-    add("--repeats", type=_positive, default=200, metavar="N", help="steps (default: %(default)s)")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
-    return number
+    add("--repeats", type=at_least(1), default=200, metavar="N", help="steps (default: %(default)s)")
 
 
 def _count(text: str) -> int:

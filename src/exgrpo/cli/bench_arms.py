@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 from trl import GRPOConfig, GRPOTrainer
 
-from ..lab.quiet import quiet_host
+from ..trl.quiet import quiet_host
 from .bench import STOCK
 from .main import UsageError
 

@@ -15,6 +15,7 @@ from ..lab.regime import DEMO_PRESETS, REGIMES, Regime
 from ..lab.workers import Job, run_jobs
 from ..presets import PRESETS, resolve
 from .environment import installed_versions, require
+from .numbers import at_least
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # nothing is fetched, and nothing is reported
 COMPARED = ("pass_at_1", "pass_at_8", "greedy_accuracy")
@@ -121,9 +122,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=int, default=0, metavar="S", help="of questions, warm-up and training; the first, with --seeds")
     add(
-        "--seeds", type=_positive, default=1, metavar="N", help="seeds; 5 and more give intervals of paired differences"
+        "--seeds",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="seeds; 5 and more give intervals of paired differences",
     )
-    add("--jobs", type=_positive, default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each")
+    add("--jobs", type=at_least(1), default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each")
     sizes = parser.add_argument_group("sizes", "By default the task's own.")
     for name, text in (
         ("steps", "on-policy steps whose generated tokens every preset gets"),
@@ -134,16 +139,9 @@ def make_parser() -> argparse.ArgumentParser:
         ("evaluations", "held-out evaluations of an arm"),
         ("warm_up_batches", "supervised steps before the start"),
     ):
-        sizes.add_argument(f"--{name}", type=_positive, default=argparse.SUPPRESS, metavar="N", help=text)
+        sizes.add_argument(f"--{name}", type=at_least(1), default=argparse.SUPPRESS, metavar="N", help=text)
     sizes.add_argument("--learning_rate", type=float, default=argparse.SUPPRESS, metavar="X", help="constant")
     return parser  # fmt: skip
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
-    return number
 
 
 def run(argv: Sequence[str]) -> int:

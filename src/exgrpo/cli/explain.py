@@ -4,7 +4,6 @@ Here stand the arguments; the figures are made in `explain_figures`. Imports not
 """
 
 import argparse
-import math
 import os
 import sys
 import textwrap
@@ -17,6 +16,7 @@ from ..errors import ConfigurationError
 from ..presets import PRESETS, resolve
 from .experience import RUN, log_path
 from .main import UsageError
+from .numbers import at_least, between
 
 if TYPE_CHECKING:
     from .explain_pool import Pool
@@ -151,28 +151,28 @@ def parser() -> argparse.ArgumentParser:
     argument = top.add_argument
     argument("--preset", choices=PRESETS, metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: exgrpo)")
     argument("--config", metavar="RECIPE", help="a recipe of `exgrpo train`, whose preset and options are taken")
-    argument("--batch", type=_at_least(1), default=BATCH, metavar="B", help="questions a step (default: %(default)s)")
-    argument("--k", type=_at_least(2), help=f"completions a question (default: {K}, or that of the run)")
-    argument("--step", type=_at_least(0), help=f"optimizer steps done (default: {STEP}, or that of the run)")
+    argument("--batch", type=at_least(1), default=BATCH, metavar="B", help="questions a step (default: %(default)s)")
+    argument("--k", type=at_least(2), help=f"completions a question (default: {K}, or that of the run)")
+    argument("--step", type=at_least(0), help=f"optimizer steps done (default: {STEP}, or that of the run)")
     argument(
-        "--epoch", type=_number(0.0), default=0.0, help="epochs done, for gates and schedules (default: %(default)s)"
+        "--epoch", type=between(0.0), default=0.0, help="epochs done, for gates and schedules (default: %(default)s)"
     )
     argument(
-        "--pass_at_1", type=_number(0.0, 1.0), help="of the latest batch, for the gate (default: that of the pool)"
+        "--pass_at_1", type=between(0.0, 1.0), help="of the latest batch, for the gate (default: that of the pool)"
     )
-    argument("--seed", type=_at_least(0), default=0, help="of every draw (default: %(default)s)")
+    argument("--seed", type=at_least(0), default=0, help="of every draw (default: %(default)s)")
     argument(
-        "--draws", type=_at_least(2), metavar="N", help="plans that means are over (default: as many as are needed)"
+        "--draws", type=at_least(2), metavar="N", help="plans that means are over (default: as many as are needed)"
     )
-    argument("--epsilon", type=_number(0.0), default=0.2, help="of PPO's clip (default: %(default)s)")
+    argument("--epsilon", type=between(0.0), default=0.2, help="of PPO's clip (default: %(default)s)")
     argument(
-        "--vocabulary", type=_at_least(2), default=151_936, metavar="V",
+        "--vocabulary", type=at_least(2), default=151_936, metavar="V",
         help="of the model, for correction=likelihood (default: %(default)s)",
     )  # fmt: skip
     argument("--json", action="store_true", help="as JSON, for machines")
     pool = top.add_argument_group("where the experience comes from").add_argument
     pool("--experience", metavar="RUN", help=RUN.partition(" (")[0])
-    pool("--questions", type=_at_least(1), metavar="N", help=f"of a made-up pool (default: {QUESTIONS:,})")
+    pool("--questions", type=at_least(1), metavar="N", help=f"of a made-up pool (default: {QUESTIONS:,})")
     pool(
         "--accuracy", choices=SHAPES, help="as many questions in each bucket; or linearly more hard, or more easy ones "
         f"(default: {SHAPES[0]})"
@@ -180,7 +180,7 @@ def parser() -> argparse.ArgumentParser:
     pool("--pool", metavar="R:N,...", help="N questions with R of K right, for example 0:400,1:100,8:50")
     pool(
         "--earlier",
-        type=_at_least(0),
+        type=at_least(0),
         metavar="N",
         help="groups of each before its latest, of one success each (default: 0)",
     )
@@ -194,25 +194,6 @@ def parser() -> argparse.ArgumentParser:
         options.add_argument(f"--{name}", type=read, metavar="VALUE", help=argparse.SUPPRESS, **more)
     options.description = textwrap.fill(", ".join(option_types()))
     return top
-
-
-def _at_least(low: int) -> Any:
-    def integer(text: str) -> int:
-        if (value := int(text)) < low:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, but is {text!r}")
-        return value
-
-    return integer
-
-
-def _number(low: float, high: float = math.inf) -> Any:
-    def number(text: str) -> float:
-        if not (low <= (value := float(text)) <= high and math.isfinite(value)):
-            wanted = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-            raise argparse.ArgumentTypeError(f"must be a number {wanted}, but is {text!r}")
-        return value
-
-    return number
 
 
 def boolean(text: str) -> bool:

@@ -12,6 +12,7 @@ from ..lab.study import Cell
 from ..lab.study_file import load_study, read_yaml
 from .bench_machine import describe
 from .environment import require
+from .numbers import at_least
 
 DEFAULT_FOLDER = Path("exgrpo-lab")
 
@@ -35,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--jobs",
-        type=positive_integer,
+        type=at_least(1),
         default=min(2, os.cpu_count() or 1),
         metavar="J",
         help="processes, one thread each",
@@ -59,13 +60,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: beside the results)")
     return parser
-
-
-def positive_integer(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, but is {number}")
-    return number
 
 
 def run(argv: Sequence[str]) -> int:

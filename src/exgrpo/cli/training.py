@@ -13,12 +13,12 @@ from transformers import set_seed
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from ..errors import ConfigurationError, DatasetError
-from ..lab.quiet import quiet_host
 from ..presets import resolve
 from ..rewards import get_reward
 from ..rewards.check import check_golds
 from ..tasks import Family, Task, get_task
 from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
+from ..trl.quiet import quiet_host
 from .arguments import ScriptArguments
 from .main import UsageError
 

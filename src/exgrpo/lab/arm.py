@@ -16,7 +16,7 @@ from ..experience.events import Admitted, Event, Replayed
 from ..tasks import Family, get_task
 from ..tasks.tiny_policy import warm_policy
 from ..trl import ExGRPOConfig, ExGRPOTrainer
-from .quiet import quiet_host
+from ..trl.quiet import quiet_host
 from .regime import Regime, tokens_of
 
 Progress = Callable[[dict[str, Any]], None]
