@@ -18,8 +18,9 @@ from ..errors import MissingExtraError
 from .choice import final_choice
 from .completion import answer_text, boxes, versioned, warn_unscorable
 from .math_answer import final_answers
-from .math_form import Form, folded, read
+from .math_form import Form, folded, read, spelled
 from .math_symbolic import rounds_to, symbolic_equal, warm_up
+from .number import may_lack_sign
 from .pool import Scored, score, score_async
 
 MAX_SYMBOLIC_PARTS = 8  # of an unordered collection; more must match as text
@@ -158,7 +159,8 @@ def _is_right(answer: str, gold: str, wanted: Form, strict: bool, here: bool) ->
     bare = re.fullmatch(r"[A-J]", wanted.text) if wanted.kind == "expression" else None
     if (label is not None or bare is not None) and _NO_LABEL.search(_spaced(answer)) is None:
         letter = (label or bare)[1 if label else 0].upper()  # type: ignore[index]
-        if final_choice(f"\\boxed{{{answer}}}") == letter and (label is not None or letter in answer):
+        shown = label[1] if label else letter  # type: ignore[index]
+        if final_choice(f"\\boxed{{{answer}}}") == letter and (shown in answer or letter in answer):
             return True
     given = read(answer)
     return given is not None and _equal(wanted, given, strict, here)
@@ -174,6 +176,10 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
         return _equations_equal(gold, answer, strict, here)
     if not _units_agree(gold, answer):
         return False
+    if bool(gold.unit) != bool(answer.unit) and (gold.unit or answer.unit) in ("percent", "degree") and gold.kind != "equation" != answer.kind:
+        return not strict and _sign_agrees(gold, answer)
+    if gold.kind == "joined" or answer.kind == "joined":
+        return _joined_equal(gold, answer, strict)
     if answer.kind == "equation" and gold.kind != "equation":
         return _equations_equal(gold, answer, strict, here) if gold.name else _chain_equal(gold, answer, strict, here)
     if gold.kind == "equation":
@@ -183,7 +189,7 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
     if gold.number is not None and answer.number is not None:
         if gold.number == answer.number:
             return True
-        return not strict and (_percent_equal(gold, answer) or _rounded(gold, answer, here))
+        return not strict and _rounded(gold, answer, here)
     if gold.is_collection or answer.is_collection:
         return _collections_equal(gold, answer, strict, here)
     if gold.kind == "base" or answer.kind == "base":
@@ -198,7 +204,7 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
         return False
     if not here:
         raise _NeedsSymbolic
-    return (not strict and _rounded(gold, answer, here)) or symbolic_equal(_latex(gold), _latex(answer), False, strict)
+    return (not strict and _rounded(gold, answer, here)) or symbolic_equal(spelled(gold), spelled(answer), False, strict)
 
 
 def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
@@ -209,15 +215,17 @@ def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
     return not gold.is_collection and not strict and all(_equal(gold, part, strict, here) for part in parts)
 
 
+def _joined_equal(gold: Form, answer: Form, strict: bool) -> bool:
+    """Dates, scores, ranges and sizes are text. Only as an answer to a number `5-3` is a difference, and not beyond doubt."""
+    if gold.kind != "joined":
+        difference = re.fullmatch(r"([1-9][0-9]*)-(0|[1-9][0-9]*)", answer.text)
+        if difference is not None:
+            return not strict and gold.number == int(difference[1]) - int(difference[2])
+    return gold.text.replace(r"\cdot ", "x") == answer.text.replace(r"\cdot ", "x")
+
+
 def _words(text: str) -> str:
     return re.sub(r"[\s()]|^(?:the|an?)\s", "", folded(text))
-
-
-def _latex(form: Form) -> str:
-    if form.number is None:
-        return form.text
-    n, d = form.number.numerator, form.number.denominator
-    return str(n) if d == 1 else f"({n}/{d})"
 
 
 def _units_agree(gold: Form, answer: Form) -> bool:
@@ -226,13 +234,14 @@ def _units_agree(gold: Form, answer: Form) -> bool:
     return not gold.unit or not answer.unit or gold.unit == answer.unit
 
 
-def _percent_equal(gold: Form, answer: Form) -> bool:
-    assert gold.number is not None
-    assert answer.number is not None
-    if (gold.unit == "percent") == (answer.unit == "percent"):
+def _sign_agrees(gold: Form, answer: Form) -> bool:
+    """Whether a number with a percent or degree sign equals one without: 25% is 0.25, and may stand for 25."""
+    signed, plain = (gold, answer) if gold.unit else (answer, gold)
+    if signed.number is None or plain.number is None:
         return False
-    percent, other = (gold, answer) if gold.unit == "percent" else (answer, gold)
-    return not other.unit and percent.number == other.number * 100  # type: ignore[operator]
+    if signed.number == plain.number:
+        return may_lack_sign(plain.number, signed.unit)
+    return signed.unit == "percent" and signed.number == plain.number * 100
 
 
 def _rounded(gold: Form, answer: Form, here: bool) -> bool:
@@ -274,8 +283,8 @@ def _name_letters(form: Form) -> frozenset[str]:
 
 def _sides(form: Form) -> tuple[str, ...] | None:
     if form.kind == "equation":
-        return tuple(_latex(part) for part in form.parts) if len(form.parts) == 2 else None
-    return (form.name, _latex(form)) if form.name and not form.is_collection else None
+        return tuple(spelled(part) for part in form.parts) if len(form.parts) == 2 else None
+    return (form.name, spelled(form)) if form.name and not form.is_collection else None
 
 
 def _collections_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from .math_latex import ROW, TEXT, brackets, clean, split, squeeze
+from .math_latex import AND, ROW, TEXT, brackets, clean, closing, split, squeeze
 from .math_units import known_unit, may_be_dropped, unit_name
 from .number import NOT_UNITS, parse_number
 
@@ -42,23 +42,44 @@ class Form:
         return bool(self.parts) and self.kind != "equation"
 
 
-_MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[clr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(
+    r"(?P<scalar>[^,;&\x05<>=]*?)(?:\\cdot\s*|\\times\s*|\*\s*)?"
+    r"(?P<opening>\(|\[|\\\{|\\?\|)?\s*\\begin\{(?P<kind>[pbvBV]?matrix)\}(?P<body>.*)\\end\{(?P=kind)\}\s*(?P<closing>\)|\]|\\\}|\\?\|)?",
+    re.DOTALL,
+)
+_ENCLOSED = {("", ""): "", ("(", ")"): "", ("[", "]"): "", (r"\{", r"\}"): "", ("|", "|"): "v", (r"\|", r"\|"): "V"}
+_LETTERS = r"\\?[A-Za-z]{1,8}(?:_(?:\w|\{[^{}]{1,12}\}))?'*"
+_ARGUMENT = r"\((?:[^()=<>]|\([^()=<>]*\)){1,24}\)"
 _NAME = re.compile(
-    r"(\([a-zA-Z](?:\s?,\s?[a-zA-Z])+\)|\\?[A-Za-z]{1,8}(?:_(?:\w|\{[^{}]{1,12}\}))?'*(?:\([a-z]\))?"
-    r"|\\angle\s?[A-Z_0-9{} ]{1,12})\s*(?:=|\\in(?![A-Za-z]))\s*"
+    rf"(\(\s*(?P<first>\\?[A-Za-z]+(?:_\w)?)(?:\s?,\s?(?P<second>\\?[A-Za-z]+(?:_\w)?))+\s*\)|{_LETTERS}(?:\([a-z]\))?"
+    rf"|[A-Zf-hp-ry](?:_\w)?'*{_ARGUMENT}|P\([^()<>]{{1,24}}\)|E\[[^\[\]=]{{1,16}}\]"
+    rf"|\\(?:gcd|lcm|det|deg|dim|max|min|sup|inf|arg|Pr|operatorname\s*\{{[A-Za-z]+\}}|(?:text|mathrm)\s*\{{(?:gcd|lcm|det|rank|tr|Area|Vol)\}})\s*{_ARGUMENT}"
+    r"|\\text\s*\{(?!\s*(?:not|no|never)\b)[A-Za-z\s]{1,32}\}(?:\s*\(?[A-Z]{1,5}\)?)?"
+    r"|\|\s*(?:\{?[A-Z]'?\s?[A-Z]'?\}?|[A-Z]'?)\s*\||\\(?:over|under)(?:line|rightarrow)\s*\{[A-Z]'?\s?[A-Z]'?\}|\{[A-Z]{2}\}"
+    r"|[mS]?_?\{?\s*(?:\\(?:angle|triangle|measuredangle)\s?)[A-Z_0-9{} ]{1,12}|\[[A-Z]{3,6}\])"
+    r"\s*(?:=|\\in(?![A-Za-z]))\s*"
 )
 _UNIT = re.compile(
     r"(.*?)\s*((?:\\(?:text|mbox|mathrm|textrm|rm|textbf)\s*\{[^{}]*\}\s*(?:\^\s*(?:[23]|\{\s*[23]\s*\}))?\s*[/.]?\s*)+|%|\\degree)$",
     re.DOTALL,
 )
 _WORDS = re.compile(r"(.*[0-9)}])\s*((?:[A-Za-z]++\.?(?:\s?\^(?:[23]|\{[23]\}))?[\s/]*){1,4})$", re.DOTALL)
-_BASE = re.compile(r"(-?[0-9A-F]+)_(?:([0-9]+)|\{([0-9]+|[a-z]+)\})")
+_BASE = re.compile(r"[(\[{]?(-?[0-9A-F]+)[)\]}]?(?:_(?:([0-9]+)|\{?\(?(?:base)?([0-9]+|[a-z]+)\)?\}?)|,?\(?(?:in)?base\{?([0-9]+|[a-z]+)\}?\)?)")
 _BASES = dict(
-    zip(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), map(str, range(2, 11)), strict=True)
+    zip(
+        "two three four five six seven eight nine ten eleven twelve sixteen".split(),
+        map(str, [*range(2, 13), 16]),
+        strict=True,
+    )
 )
 _TIME = re.compile(r"[0-9]+(?:\s*:\s*[0-9]+)+")
 _RATIO_WORD = re.compile(r"([0-9])\s*(?:to|\\text\s*\{\s*to\s*\})\s*([0-9])")
-_REPEATING = re.compile(r"(-?)\s*([0-9]{0,20})\.([0-9]{0,20})\\(?:overline|bar)\s*\{([0-9]{1,20})\}")
+_REPEATING = re.compile(r"(-?)\s*([0-9]{0,20})\.([0-9]{0,20})\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,20})\}|([0-9]))")
+_SPELLED_OUT = re.compile(r"(-?)\s*([0-9]{0,20})\.([0-9]{2,40})\s*\\ldots")
+_JOINED = re.compile(
+    r"[0-9]+(?:\s*-\s*[0-9]+)+|[0-9]+(?:\s*/\s*[0-9]+){2,}|[0-9]+(?:\s*x\s*[0-9]+)+|\([0-9]{3}\)\s*[0-9]{3}\s*-\s*[0-9]{4}"
+)  # dates, scores, ranges, sizes
+_PRODUCT = re.compile(r"(?:[abcxyz]{2,3}|[b-df-hj-np-tv-xz]{2,3}|[b-df-hj-np-tv-z]{1,2}[B-DF-HJ-NP-TV-Z]{1,2})")
 _QUIET = re.compile(r"[\s{}\\$\"“”]|(?<![0-9])[.!?](?![0-9])")  # what says nothing in words
 _LETTER = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _FUNCTIONS = frozenset({
@@ -77,16 +98,15 @@ def read(text: str) -> Form | None:
 
 def _read(text: str, depth: int) -> Form | None:
     text = text.strip().rstrip(".").strip()
+    while text[:1] == "{" and closing(text, 0) == len(text) - 1:
+        text = text[1:-1].strip()
     if not text or depth > MAX_DEPTH:
         return None
-    if (whole := TEXT.fullmatch(text)) is not None and "," in whole[1]:
+    if (whole := TEXT.fullmatch(text)) is not None and ("," in whole[1] or AND in whole[1]):
         text = whole[1]
-    text = re.sub(r"^\{(\\?[A-Za-z]{1,8})\}\s*=", r"\1=", text)
     name = ""
-    if (match := _NAME.match(text)) is not None and match.end() < len(text) and "=" not in text[match.end() :]:
-        rest = text[match.end() :]
-        if len(split(rest, ",;")) == 1 or "=" not in rest:
-            name, text = squeeze(match[1]), rest
+    if (match := _name(text)) is not None and match.end() < len(text) and "=" not in text[match.end() :]:
+        name, text = squeeze(match[1]).strip("{}"), text[match.end() :]
     number = parse_number(_for_number(text))
     if number is not None:
         if match is not None and name and "\\in" in match[0]:
@@ -97,6 +117,18 @@ def _read(text: str, depth: int) -> Form | None:
     if form is not None and name in form.letters:  # x = 2x + 3 defines nothing
         return _of("equation", [name, text], depth)
     return None if form is None else _named(form, name)
+
+
+def _name(text: str) -> re.Match[str] | None:
+    r"""The name of what follows: `x =`, `f(2) =`, `|AB| =`, `(r,\theta) =`. Names of a pair stand in their usual order."""
+    if "=" not in text and "\\in" not in text:
+        return None
+    match = _NAME.match(text)
+    if match is None or match["first"] is None:
+        return match
+    first, second = match["first"], match["second"]
+    exchanged = first[0] == "\\" and second[0] != "\\" or (len(first) == len(second) == 1 and first > second)
+    return None if exchanged else match
 
 
 def _named(form: Form, name: str) -> Form:
@@ -123,20 +155,20 @@ def _places(text: str) -> int:
 
 
 def _collection(text: str, depth: int) -> Form | None:
-    matrix = _MATRIX.fullmatch(text)
-    if matrix is not None:
-        return _matrix(matrix[1], matrix[2], depth)
-    for separator in ";,":
-        pieces = [piece for piece in split(text, separator) if piece.strip()]
-        if len(pieces) > 1:
-            return _of("list", pieces, depth)
+    if "matrix}" in text and (matrix := _MATRIX.fullmatch(text)) is not None:
+        return _matrix(matrix, depth)
+    for separator in (";", AND, ","):
+        if separator in text:
+            pieces = [piece for piece in split(text, separator) if piece.strip()]
+            if len(pieces) > 1:
+                return _of("list", pieces if separator == ";" else _commas(pieces), depth)
     if "\\cup" in text:
         pieces = split(re.sub(r"\\cup(?![A-Za-z])", "\x02", text), "\x02")
         if len(pieces) > 1:
             return _of("union", pieces, depth)
     kind, inner = brackets(text)
     if kind:
-        pieces = split(inner, ",;")
+        pieces = _commas(split(inner, AND)) if AND in inner else split(inner, ",;")
         if len(pieces) == 1 and kind != "{}":
             return Form("text", squeeze(text)) if kind != "()" else _read(inner, depth + 1)
         return _of(kind, pieces, depth)
@@ -144,6 +176,16 @@ def _collection(text: str, depth: int) -> Form | None:
         signs = [re.sub(r"\\pm(?![A-Za-z])", sign, text).lstrip("+ ") for sign in "+-"]
         return _of("list", signs, depth)
     return _relation(text, depth)
+
+
+def _commas(pieces: list[str]) -> list[str]:
+    """Pieces cut at their commas, but for those of one number: `1,000 and 2,000` are two."""
+    return [
+        part
+        for piece in pieces
+        for part in ([piece] if "," not in piece or parse_number(piece) is not None else split(piece, ","))
+        if part.strip()
+    ]
 
 
 def _of(kind: str, pieces: list[str], depth: int) -> Form | None:
@@ -165,14 +207,43 @@ def _spelling(form: Form) -> str:
     return f"{spelled} {form.unit}" if form.unit else spelled
 
 
-def _matrix(kind: str, body: str, depth: int) -> Form | None:
-    rows = [row for row in body.split(ROW) if row.strip()]
-    cells = [row.split("&") for row in rows]
+def _matrix(match: re.Match[str], depth: int) -> Form | None:
+    """A matrix, with the scalar before it multiplied into its cells."""
+    scalar, body = match["scalar"].strip(), match["body"]
+    enclosed = _ENCLOSED.get((match["opening"] or "", match["closing"] or ""))
+    if enclosed is None or "\\begin" in body or "\\end" in body or (match["kind"] != "matrix" and match["opening"] not in (None, "(")):
+        return None
+    kind = enclosed or match["kind"][0].removeprefix("m")
+    cells = [row.split("&") for row in body.split(ROW) if row.strip()]
     if not cells or len({len(row) for row in cells}) != 1 or len(cells) * len(cells[0]) > MAX_PARTS:
         return None
     form = _of("matrix", [cell for row in cells for cell in row], depth)
-    shape = f"{'determinant' if kind[0] in 'vV' else 'matrix'} {len(cells)}x{len(cells[0])}"
+    if scalar and form is not None:
+        factor = None if kind in ("v", "V") else _read({"-": "-1", "+": "1"}.get(scalar, scalar), depth + 1)
+        form = None if factor is None else _scaled(factor, form, depth)
+    shape = f"{'determinant' if kind in ('v', 'V') else 'matrix'} {len(cells)}x{len(cells[0])}"
     return None if form is None else replace(form, kind=shape, text=f"{shape} {form.text}")
+
+
+def _scaled(factor: Form, matrix: Form, depth: int) -> Form | None:
+    """A matrix whose cells are products; only numbers and expressions have one."""
+    if any(form.kind not in ("number", "expression") or form.unit or form.name for form in (factor, *matrix.parts)):
+        return None
+    products = [
+        str(factor.number * cell.number)
+        if factor.number is not None and cell.number is not None
+        else f"({spelled(factor)})\\cdot ({spelled(cell)})"
+        for cell in matrix.parts
+    ]
+    return _of("matrix", products, depth)
+
+
+def spelled(form: Form) -> str:
+    """An expression or a number as LaTeX that the parser reads."""
+    if form.number is None:
+        return form.text
+    n, d = form.number.numerator, form.number.denominator
+    return str(n) if d == 1 else f"({n}/{d})"
 
 
 _RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<|>|(?<![\\<>!:])=")
@@ -208,11 +279,17 @@ def _relation(text: str, depth: int) -> Form | None:
 
 
 def _scalar(text: str) -> Form | None:
-    if (base := _BASE.fullmatch(TEXT.sub(r"\1", text).replace(" ", ""))) is not None:
-        digits = base[1].lstrip("0") or "0"
-        return Form("base", f"{digits}_{_BASES.get(base[3] or '', base[2] or base[3])}")
+    if ("_" in text or "base" in text) and (
+        base := _BASE.fullmatch(re.sub(r"[\s~]|(?<=[0-9]),(?=[0-9]{3})", "", TEXT.sub(r"\1", text)))
+    ) is not None:
+        sign, digits = ("-" if base[1][0] == "-" else ""), base[1].lstrip("-0") or "0"
+        spelled_base = base[2] or base[3] or base[4]
+        return Form("base", f"{sign}{digits}_{_BASES.get(spelled_base, spelled_base)}")
     if (repeating := _REPEATING.fullmatch(text)) is not None:
-        return _repeating(*repeating.groups())
+        return _repeating(repeating[1], repeating[2], repeating[3], repeating[4] or repeating[5])
+    if "\\ldots" in text and (dotted := _SPELLED_OUT.fullmatch(text)) is not None:
+        if (period := _period(dotted[3])) is not None:
+            return _repeating(dotted[1], dotted[2], *period)
     exact, approximately, rounded = text.partition("\\approx")
     if approximately:
         return _approximated(exact, rounded)
@@ -220,10 +297,12 @@ def _scalar(text: str) -> Form | None:
     body, unit = _without_unit(text)
     if (number := parse_number(_for_number(body))) is not None:
         return Form("number", str(number), number, unit=unit_name(unit), places=_places(body))
+    if _JOINED.fullmatch(plain := TEXT.sub(r"\1", body).strip()):
+        return Form("joined", re.sub(r"\s", "", plain), unit=unit_name(unit))
     if _TIME.fullmatch(body):
         return Form("text", squeeze(body), unit=unit_name(unit))
     words = TEXT.sub(r" \1 ", body if unit else text)
-    if is_prose(words) or ("\\text" in text and not any(c in _DIGITS for c in text)):
+    if (is_prose(words) and not _is_product(body, unit)) or ("\\text" in text and not any(c in _DIGITS for c in text)):
         return Form("text", folded(" ".join(_QUIET.sub(" ", words).split())))
     spelled = squeeze(body)
     letters = frozenset(
@@ -241,6 +320,18 @@ def _repeating(sign: str, whole: str, fixed: str, period: str) -> Form:
     return Form("number", str(number), number)
 
 
+def _period(digits: str) -> tuple[str, str] | None:
+    """The digits before the period and the shortest period of `0.1666...`, which must be there three times, or twice and
+    with four digits in all."""
+    for length in range(1, len(digits) // 2 + 1):
+        period, count = digits[-length:], 1
+        while digits[: len(digits) - count * length].endswith(period):
+            count += 1
+        if count >= 3 or (count == 2 and 2 * length >= 4):
+            return digits[: len(digits) - count * length], period
+    return None
+
+
 def _approximated(exact: str, rounded: str) -> Form | None:
     r"""What stands before `\approx`, unless what stands behind is a number that it does not round or cut to."""
     form, other = _read(exact, MAX_DEPTH), _read(rounded, MAX_DEPTH)
@@ -256,6 +347,11 @@ def is_prose(text: str) -> bool:
     r"""Whether `text` is words rather than a product of variables: letters only, or a word of four letters or more."""
     plain = re.sub(r"\\[A-Za-z]+", " ", text)
     return re.fullmatch(r"[\s(]*[A-Za-z]{2,}[\s).]*", text) is not None or re.search(r"[A-Za-z]{4,}", plain) is not None
+
+
+def _is_product(text: str, unit: str) -> bool:
+    """Whether letters alone are a product, `xy` or `mgR`, and not a word, a unit or the name of a segment."""
+    return not unit and _PRODUCT.fullmatch(text) is not None and known_unit(text) == ""
 
 
 def folded(text: str) -> str:

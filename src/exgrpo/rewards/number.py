@@ -2,12 +2,15 @@ r"""Numbers as people and models write them, read exactly: `parse_number` and `f
 
 Understood: signs (also the Unicode minus), thousands separators, decimals, `a/b`, `\frac{a}{b}`, mixed numbers,
 `1.5e3`, `1.5 \times 10^3`, `5 million`; around them `$`, `%`, LaTeX delimiters and `\text{}`, `x =`, a trailing period
-or unit. A single letter is a variable, unless it is set as text.
-Percent is a unit: `50%` reads as 50. Nothing is ever evaluated, and what is longer than `MAX_CHARS` is not a number.
+or unit. A single letter is a variable, unless it is set as text. Digits, fractions and signs of other scripts read as ASCII.
+Percent is a unit: `50%` reads as 50, and `sign_of` tells that it was there. Nothing is ever evaluated, and what is longer than `MAX_CHARS` is not a number.
 """
 
 import re
 from fractions import Fraction
+from typing import NamedTuple
+
+from .typography import join_groups, plain_characters, undressed
 
 MAX_CHARS = 256  # of one number with its unit; bounds the digits, so big-integer arithmetic stays in microseconds
 MAX_EXPONENT = 300
@@ -31,7 +34,6 @@ _TOKEN = re.compile(
 )
 
 _TEXT = "\x1f"  # stands before what LaTeX sets as text
-_MINUS = str.maketrans(dict.fromkeys("−–‐‑﹣－", "-"))
 _DECORATION = r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\\?\$|[€£¥`]|\\[()\[\]]"
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
@@ -40,8 +42,6 @@ _REWRITES = tuple(
         (rf"(?<=[0-9])(?:{_DECORATION})++(?=[0-9])", " ; "),  # "$5$$6$" is two numbers, not 56
         (_DECORATION, ""),
         (r"(?<![0-9A-Za-z)])\*\*|\*\*(?![0-9A-Za-z(])", ""),  # emphasis, not a power
-        (r"\{,\}", ","),
-        (r"(?<=[0-9])(?:\\,|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))", ","),
         (r"\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]*)\}", rf" {_TEXT}\1 "),
         (r"\\(?:textbf|textit|mathbf|mathit|operatorname)\s*\{([^{}]*)\}", r" \1 "),
         (r"\\[dtc]frac", r"\\frac"),
@@ -98,9 +98,41 @@ _SUM = re.compile(r"(?:[-+0-9.*/()%=\s]|,[0-9]{3}(?![0-9])|\\frac|[{}])+")
 _UNIT = re.compile(rf"{_WORD}(?:[\s/*.-]+{_WORD})*[.)]?")
 
 
+class Signed(NamedTuple):
+    """A number, or None, and "percent" or "degree" if a sign behind it says so."""
+
+    value: Fraction | None
+    sign: str = ""
+
+    def equals(self, other: "Signed") -> bool:
+        """Whether two numbers are equal, and a sign that only one of them has a matter of form."""
+        if self.value is None or self.value != other.value:
+            return False
+        return self.sign == other.sign or may_lack_sign(self.value, self.sign or other.sign)
+
+
+NONE = Signed(None)
+_SIGN = re.compile(r"(?P<percent>%|\b(?:percent|pct)\b)|\bdeg(?:ree)?s?\b")
+
+
+def sign_of(text: str) -> str:
+    """The sign behind a number in a cleaned text: "percent", "degree" or none."""
+    match = _SIGN.search(text)
+    return "" if match is None else "percent" if match["percent"] else "degree"
+
+
+def may_lack_sign(value: Fraction, sign: str) -> bool:
+    """Whether a number may stand for itself with a sign: 25 for 25%, and 22.5, which is no angle in radians, for 22.5
+    degrees. 0.25 is not 0.25%, and 1.5 not 1.5 degrees."""
+    return value.denominator == 1 or (sign == "degree" and abs(value) > 7)
+
+
 def clean(text: str) -> str:
     """`text` with the typographic variants of numbers written one way. At most a few `MAX_CHARS` should be passed."""
-    text = text.translate(_MINUS)
+    return _rewritten(join_groups(plain_characters(text)))
+
+
+def _rewritten(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text
@@ -108,9 +140,15 @@ def clean(text: str) -> str:
 
 def parse_number(text: str) -> Fraction | None:
     """The one number that `text` consists of; None if it is two numbers, an expression, a variable or anything else."""
+    return parse_signed(text)[0]
+
+
+def parse_signed(text: str) -> Signed:
+    """The one number that `text` consists of, and the sign behind it."""
     if len(text) > MAX_CHARS:
-        return None
-    return _parse(_unwrap(clean(text)))
+        return NONE
+    text = _rewritten(undressed(join_groups(plain_characters(text))))
+    return Signed(_parse(_unwrap(text)), sign_of(text))
 
 
 def _parse(text: str) -> Fraction | None:

@@ -17,7 +17,19 @@ from numbers import Rational
 from typing import Any
 
 from .completion import answer_text, boxes, versioned, warn_unscorable
-from .number import MAX_CHARS, NOT_COUNTED, NUMBER_WORDS, clean, find_numbers, is_unit, parse_number
+from .number import (
+    MAX_CHARS,
+    NONE,
+    NOT_COUNTED,
+    NUMBER_WORDS,
+    Signed,
+    clean,
+    find_numbers,
+    is_unit,
+    parse_number,
+    parse_signed,
+    sign_of,
+)
 
 _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"\n|(?:[.?]|(?<![0-9)}])!)(?=\s|$)")
@@ -51,6 +63,8 @@ _OPERATION = re.compile(
 def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
 
+    A percent or degree sign that only one of them has is a matter of form behind a whole number: 25 is 25%, 0.25 not 0.25%.
+
     Args:
         prompts: Not looked at; part of the signature of a TRL reward function.
         completions: N strings, or N lists of messages.
@@ -59,59 +73,69 @@ def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kw
     Returns:
         N rewards; None (unscorable) where the gold answer is not a number, which is logged once per process.
     """
-    golds = [parse_gold(gold) for gold in answer]
-    if None in golds:
-        warn_unscorable("numeric_reward", "a number", answer[golds.index(None)])
+    golds = [_signed_gold(gold) for gold in answer]
+    values = [gold.value for gold in golds]
+    if None in values:
+        warn_unscorable("numeric_reward", "a number", answer[values.index(None)])
     return [
-        None if gold is None else float(final_number(answer_text(completion)) == gold)
+        None if gold.value is None else float(gold.equals(_final(answer_text(completion))))
         for completion, gold in zip(completions, golds, strict=True)
     ]
 
 
 def parse_gold(gold: Any) -> Fraction | None:
     """The number of a gold answer, or None if it is not one number."""
+    return _signed_gold(gold).value
+
+
+def _signed_gold(gold: Any) -> Signed:
     if isinstance(gold, bool) or gold is None:
-        return None
+        return NONE
     if isinstance(gold, Rational):
-        return Fraction(gold)
+        return Signed(Fraction(gold))
     if isinstance(gold, float) and not math.isfinite(gold):
-        return None
+        return NONE
     if not isinstance(gold, (str, float, Decimal)):
-        return None
+        return NONE
     text = str(gold)
     if "####" in text:
-        return parse_number(text.rpartition("####")[2])
+        return parse_signed(text.rpartition("####")[2])
     found = boxes(text)
-    return parse_number(text) if found == [] else _agreed(found)
+    return parse_signed(text) if found == [] else _agreed(found)
 
 
 def final_number(text: str) -> Fraction | None:
     """The one number that `text` commits itself to as its answer; None if there is none, or there are several."""
+    return _final(text).value
+
+
+def _final(text: str) -> Signed:
     found = boxes(text)
     if found != []:
         return _agreed(found)
     hashes = text.rfind("####")
     if hashes >= 0:
-        value = parse_number(text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0])
-        if value is not None:
-            return value  # otherwise it was a heading
+        signed = parse_signed(text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0])
+        if signed.value is not None:
+            return signed  # otherwise it was a heading
     last = None
     for match in _ANSWER_IS.finditer(text):
         last = match
     if last is not None:
-        stated, value, rest, line = _stated(text[last.end() :].lstrip())
+        stated, signed, rest, line = _stated(text[last.end() :].lstrip())
         if stated:
-            return value if value is not None and _stands(rest, line, value) else None
+            return signed if signed.value is not None and _stands(rest, line, signed.value) else NONE
     return _last_number(text)
 
 
-def _agreed(contents: list[str] | None) -> Fraction | None:
+def _agreed(contents: list[str] | None) -> Signed:
     """The number in all of the boxes, if they agree."""
-    values = {parse_number(content) for content in set(contents or ())}
-    return values.pop() if len(values) == 1 else None
+    values = {parse_signed(content) for content in set(contents or ())}
+    first = values.pop() if values else NONE
+    return first if all(first.equals(other) for other in values) else NONE
 
 
-def _stated(text: str) -> tuple[bool, Fraction | None, str, str]:
+def _stated(text: str) -> tuple[bool, Signed, str, str]:
     """Whether the clause after "answer is" holds a number at all, the number that it states, and what follows: of the
     clause, and of the line."""
     head = text[: MAX_CHARS + 1]
@@ -120,21 +144,27 @@ def _stated(text: str) -> tuple[bool, Fraction | None, str, str]:
         head = head[: max(head.rfind(" "), 0)]  # a number may have been cut with the text
     clause = head[: end.start()] if end else head
     line = text[len(clause) :].partition("\n")[0]
-    if (value := parse_number(clause)) is not None:
-        return True, value, "", line
+    if (signed := parse_signed(clause)).value is not None:
+        return True, signed, "", line
     clause = clean(clause)
     numbers = find_numbers(clause)
     if not numbers:
-        return False, None, "", line
+        return False, NONE, "", line
     aside = _ASIDE.search(clause, numbers[0][1])
     after_equals = clause.rfind("=", 0, aside.start() if aside else len(clause)) + 1
     start, end_of_number, value = next((n for n in numbers if n[0] >= after_equals), (0, 0, None))
     rest = clause[end_of_number:]
     if value is None or _is_factor(rest) or _BOUND.search(clause[:start]):
-        return True, None, "", line
+        return True, NONE, "", line
     if _OPERATION.match(rest) is not None or _CONDITION.search(rest) is not None:
-        return True, None, "", line
-    return True, value, rest, line
+        return True, NONE, "", line
+    return True, Signed(value, _sign_behind(rest)), rest, line
+
+
+def _sign_behind(rest: str) -> str:
+    """The sign that `rest` begins with."""
+    words = rest.lstrip(" $)*").split(maxsplit=1)
+    return sign_of(words[0]) if words else ""
 
 
 def _stands(clause: str, line: str, value: Fraction) -> bool:
@@ -154,15 +184,17 @@ def _stands(clause: str, line: str, value: Fraction) -> bool:
     return True
 
 
-def _last_number(text: str) -> Fraction | None:
+def _last_number(text: str) -> Signed:
     last_digit = max(text.rfind(digit) for digit in "0123456789")
     if last_digit < 0:
-        return None
+        return NONE
     window = clean(text[max(0, last_digit - 2 * MAX_CHARS) : last_digit + 32])
     numbers = find_numbers(window)
     if _DOUBT.search(window[window.rfind("\n", 0, numbers[-1][0]) + 1 :] if numbers else ""):
-        return None
-    return numbers[-1][2] if numbers and not _is_factor(window[numbers[-1][1] :]) else None
+        return NONE
+    if not numbers or _is_factor(rest := window[numbers[-1][1] :]):
+        return NONE
+    return Signed(numbers[-1][2], _sign_behind(rest))
 
 
 def _is_factor(rest: str) -> bool:
