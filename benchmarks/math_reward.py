@@ -2,7 +2,8 @@
 compares with math-verify and with TRL's accuracy_reward.
 
     python benchmarks/math_reward.py --data DIR              # everything, about six minutes on two cores
-    python benchmarks/math_reward.py --data DIR --only gold  # or near, speed, hostile
+    python benchmarks/math_reward.py --data DIR --only gold  # or near, respelled, speed, hostile
+    python benchmarks/math_reward.py --data DIR --only respelled --before SRC  # and by the source of another version
 
 DIR holds JSONL.gz files of rows with an `answer`, directly or one folder deep. Needs math-verify and TRL.
 """
@@ -16,7 +17,9 @@ import os
 import random
 import re
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -132,11 +135,12 @@ def misses(gold: str, rng: random.Random) -> dict[str, str]:
     found["times ten"] = f"10({body})"
     found["plus one"] = f"{body} + 1"
     found["squared"] = f"({body})^2"
-    zero = re.fullmatch(r"0(?:\.0)?", body) is not None
+    zero, one = re.fullmatch(r"0(?:\.0)?", body) is not None, re.fullmatch(r"1(?:\.0)?", body) is not None
     return {
         rule: text
         for rule, text in found.items()
         if text.strip() not in (body, "", "-0")
+        and not (one and rule == "squared")
         and not (zero and rule in ("sign", "times ten", "squared", "digit dropped"))
         and not (rule == "sign" and re.search(r"-0(?![0-9.])", text))
     }
@@ -162,6 +166,172 @@ def near(sets: dict[str, list[Any]]) -> dict[str, Any]:
         print("  accepted:", row)
     total = sum(f["misses"] for f in figures.values())
     return {"sets": figures, "misses": total, "share": len(accepted) / total, "accepted": accepted}
+
+
+# Respelled --------------------------------------------------------------------------------------------------------------
+
+SUPERSCRIPTS = str.maketrans("0123456789-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ")
+FULL_WIDTH = str.maketrans({chr(c): chr(c + 0xFEE0) for c in range(ord("!"), ord("~")) if chr(c) not in "\\{}$&^_`"})
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+DIGITS = r"(?<![0-9.,{}])([0-9]{1,3})((?:[0-9]{3})+)(?![0-9.,}])"
+
+
+def dressed(gold: str) -> dict[str, str]:
+    """The same answer as a model may write it, by rule; a rule that changes nothing is left out."""
+    body = gold.strip().strip("$").strip().rstrip(".")
+    if "$" in body or not body:
+        return {}
+    is_text, in_text = "\\text" in body or "\\mbox" in body, re.fullmatch(r"\\text\{([^{}]*)\}", body)
+    form = read(body)
+    plain = form is not None and form.kind in ("number", "expression") and not form.name and "=" not in body
+    pair = form is not None and form.kind == "()" and len(form.parts) == 2 and body.startswith("(")
+    number, label = plain and re.fullmatch(r"-?[0-9]+", body), re.fullmatch(r"[A-J]", body)
+    found = {
+        "\\color": f"\\color{{red}}{{{body}}}", "\\textcolor": f"\\textcolor{{blue}}{{{body}}}",
+        "{\\color }": f"{{\\color{{red}} {body}}}", "period": f"{body}.", "dollars": f"${body}$",
+        "\\displaystyle": f"\\displaystyle {body}", 
+        "\\left( \\right)": re.sub(r"\)", r"\\right)", re.sub(r"\(", r"\\left(", body)),
+        ", \\ ": body if number else re.sub(r",\s*(?![0-9]{3}|\\!)", r",\\ ", body),
+    }  # fmt: skip
+    if label is None and not is_text:
+        found |= {
+            "{\\bf }": f"{{\\bf {body}}}", "\\mathbf": f"\\mathbf{{{body}}}", "\\boldsymbol": f"\\boldsymbol{{{body}}}",
+            "\\, before a letter": re.sub(r"(?<=[0-9)}])\s*(?=[a-z])(?!e-?[0-9])", r"\\,", body),
+            "\\; before a letter": re.sub(r"(?<=[0-9)}])\s*(?=[a-z])(?!e-?[0-9])", r"\\;", body),
+            "full width": body.translate(FULL_WIDTH) if "\\" not in body and "{" not in body else body,
+            "raised digits": re.sub(r"\^(?:\{(-?[0-9n]+)\}|([0-9n]))", lambda m: (m[1] or m[2]).translate(SUPERSCRIPTS), body),
+            "signs": re.sub(r"\\(pi|infty|le|ge|cup|theta|alpha|cdot)(?![A-Za-z])\s*", lambda m: dict(
+                pi="π", infty="∞", le="≤", ge="≥", cup="∪", theta="θ", alpha="α", cdot="·")[m[1]], body),
+            "√": re.sub(r"\\sqrt\{?([0-9]+)\}?", r"√\1", body), "minus": body.replace("-", "−"),
+            "\\over": re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"{\1 \\over \2}", body),
+            "\\tfrac": re.sub(r"\\[dt]?frac(?=\s*\{)", r"\\tfrac", body),
+            "vulgar fraction": re.sub(r"\\[dt]?frac(?:\{([123])\}\{([2345])\}|([123])([2345])(?![0-9]))", lambda m: {
+                "12": "½", "13": "⅓", "14": "¼",
+                "34": "¾", "23": "⅔", "15": "⅕", "25": "⅖", "35": "⅗"}.get((m[1] or m[3]) + (m[2] or m[4]), m[0]), body),
+            "{,}": re.sub(DIGITS, lambda m: m[1] + re.sub(r"([0-9]{3})", r"{,}\1", m[2]), body) if "_" not in body else body,
+            "thin spaces": body
+            if "_" in body
+            else re.sub(DIGITS, lambda m: m[1] + re.sub(r"([0-9]{3})", r"\\,\1", m[2]), body),
+        }  # fmt: skip
+    if plain and label is None and not is_text:
+        found |= {"x =": f"x = {body}"} if "x" not in body else {}
+        found |= {"f(2) =": f"f(2)={body}", "|AB| =": f"|AB|={body}"} if form.kind == "number" else {}
+    if pair:
+        found |= {"(x,y) =": f"(x,y)={body}"} if not form.letters else {}
+        found |= {"(r,\\theta) =": f"(r,\\theta)={body}"} if not form.letters else {}
+    if (base := re.fullmatch(r"([0-9]+)_\{?([2-9])\}?", body)) is not None:
+        found |= {
+            "(N)_b": f"({base[1]})_{{{base[2]}}}", "N base b": f"{base[1]}\\text{{ base }}{base[2]}",
+            "N_word": f"{base[1]}_{{\\text{{{WORDS[int(base[2])]}}}}}", "₂": base[1] + "₀₁₂₃₄₅₆₇₈₉"[int(base[2])],
+        }  # fmt: skip
+    if "\\begin{pmatrix}" in body:
+        for rule, opening, closing in (
+            ("bmatrix", "\\begin{bmatrix}", "\\end{bmatrix}"), ("[matrix]", "\\left[\\begin{matrix}", "\\end{matrix}\\right]"),
+            ("[array]", "\\left[\\begin{array}{cccc}", "\\end{array}\\right]"),
+            ("(smallmatrix)", "\\left(\\begin{smallmatrix}", "\\end{smallmatrix}\\right)"),
+        ):  # fmt: skip
+            found[rule] = body.replace("\\begin{pmatrix}", opening).replace("\\end{pmatrix}", closing)
+    if re.search(r"\^\{?\\circ\}?", body):
+        found |= {
+            "°": re.sub(r"\^\{?\\circ\}?", "°", body),
+            "degrees": re.sub(r"\^\{?\\circ\}?$", r"\\text{ degrees}", body),
+        }
+        found["no degree sign"] = re.sub(r"\^\{?\\circ\}?$", "", body)
+    if body.endswith("%"):
+        found |= {"％": re.sub(r"\s*\\?%$", "％", body), "percent": re.sub(r"\s*\\?%$", " percent", body)}
+        found |= {"no percent sign": re.sub(r"\s*\\?%$", "", body)} if "." not in body else {}
+    if in_text is not None:
+        found |= {
+            "\\textbf": f"\\textbf{{{in_text[1]}}}",
+            "\\mathrm": f"\\mathrm{{{in_text[1]}}}",
+            "no \\text": in_text[1],
+        }
+    if re.fullmatch(r"[a-z]{2,3}", body) is not None:
+        found["factors reversed"] = body[::-1]
+    return {rule: text for rule, text in found.items() if text.strip() not in (body, gold.strip())}
+
+
+def respellings(sets: dict[str, list[Any]], size: int) -> dict[str, list[list[str]]]:
+    """Rows of set, rule, gold, answer: golds in all their respellings, and their near misses each in one of theirs."""
+    rng, rows = random.Random(3), {"right": [], "wrong": []}
+    for name, golds in sets.items():
+        different = list(dict.fromkeys(str(g) for g in golds if parse_gold(g) is not None))
+        for g in rng.sample(different, min(size, len(different))):
+            rows["right"] += [[name, rule, g, text] for rule, text in dressed(g).items()]
+            for rule, text in misses(g, rng).items():
+                others = dressed(text)
+                if others:
+                    dress = rng.choice(list(others))
+                    rows["wrong"].append([name, f"{rule}, {dress}", g, others[dress]])
+    return rows
+
+
+def judge(path: Path) -> None:
+    """Score the rows of a JSON file with the source that is on the path of this process, and print the scores and times."""
+    asked = json.loads(path.read_text())
+    scores = {}
+    for kind, rows in asked["rows"].items():
+        answers, golds = [f"So \\boxed{{{text}}}." for _, _, _, text in rows], [g for _, _, g, _ in rows]
+        scores[kind] = [reward(None, answers, golds) for reward in (math_reward, strict_math_reward)]
+    times = {"easy": [], "all": []}
+    for _ in range(3):
+        for name, answers in asked["timed"].items():
+            read.cache_clear()
+            start = time.process_time()
+            for g, text in answers:
+                verify_math(text, g)
+            times[name].append(time.process_time() - start)
+    print(json.dumps({"scores": scores, "seconds": {name: min(found) for name, found in times.items()}}))
+
+
+def judged(path: Path, source: str | None) -> dict[str, Any]:
+    environment = dict(os.environ) if source is None else {**os.environ, "PYTHONPATH": source}
+    done = subprocess.run(
+        [sys.executable, __file__, "--judge", str(path)], env=environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def respelled_rows(sets: dict[str, list[Any]], before: str | None, size: int) -> dict[str, Any]:
+    rows, timed = respellings(sets, size), samples(sets, size // 3)
+    easy = [
+        [g, text] for g, text, _ in timed if re.search(r"boxed\{-?[0-9.,]+\}", text) and re.fullmatch(r"-?[0-9.,]+", g)
+    ]
+    figures: dict[str, Any] = {"right": len(rows["right"]), "wrong": len(rows["wrong"])}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        path.write_text(json.dumps({"rows": rows, "timed": {"easy": easy, "all": [[g, text] for g, text, _ in timed]}}))
+        results = {"now": judged(path, None)}
+        if before is not None:
+            results["before"] = judged(path, before)
+            again = judged(path, None)["seconds"]
+            results["now"]["seconds"] = {name: min(s, again[name]) for name, s in results["now"]["seconds"].items()}
+    for version_name, result in results.items():
+        normal, strict = ({kind: result["scores"][kind][i] for kind in rows} for i in (0, 1))
+        refused = [row for row, score in zip(rows["right"], normal["right"], strict=True) if score == 0.0]
+        accepted = [row for row, score in zip(rows["wrong"], normal["wrong"], strict=True) if score == 1.0]
+        by_rule = collections.Counter(rule for _, rule, _, _ in refused)
+        figures[version_name] = {
+            "right_refused": len(refused), "right_refused_share": len(refused) / len(rows["right"]),
+            "right_refused_strict": sum(score == 0.0 for score in strict["right"]),
+            "refused_by_rule": dict(by_rule.most_common()),
+            "wrong_accepted": len(accepted), "wrong_accepted_strict": sum(score == 1.0 for score in strict["wrong"]),
+            "accepted": accepted[:40], "refused": refused[:40] if version_name == "now" else [],
+            "cpu_seconds": result["seconds"],
+        }  # fmt: skip
+    if before is not None:
+        figures["speed_against_before"] = {
+            name: results["before"]["seconds"][name] / seconds for name, seconds in results["now"]["seconds"].items()
+        }
+    rng = random.Random(4)
+    figures["math-verify, of a sample"] = {
+        kind: {"rows": len(some), ("refused" if kind == "right" else "accepted"): sum(
+            (score == 1.0) == (kind == "wrong")
+            for score in plain([(f"${g}$", f"$\\boxed{{{text}}}$", True) for _, _, g, text in some]))}
+        for kind, some in ((kind, rng.sample(found, min(500, len(found)))) for kind, found in rows.items())
+    }  # fmt: skip
+    print(json.dumps(figures, indent=1, ensure_ascii=False))
+    return figures
 
 
 # Speed and agreement ----------------------------------------------------------------------------------------------------
@@ -400,17 +570,24 @@ def hostile(count: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with *.jsonl.gz files")
-    parser.add_argument("--only", choices=("gold", "near", "speed", "hostile"), nargs="*", default=None)
+    parser.add_argument("--data", type=Path, help="folder with *.jsonl.gz files")
+    parser.add_argument("--only", choices=("gold", "near", "respelled", "speed", "hostile"), nargs="*", default=None)
+    parser.add_argument("--before", default=None, help="source folder of an earlier version, to be compared with")
+    parser.add_argument("--judge", type=Path, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=120, help="golds a set in the comparison of speed")
     parser.add_argument("--hostile", type=int, default=10_000, help="number of hostile completions")
     arguments = parser.parse_args()
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    sets = load(arguments.data)
+    if arguments.judge is not None:
+        judge(arguments.judge)
+        return
+    sets = load(arguments.data) if arguments.data else {}
     if not sets:
         sys.exit(f"{arguments.data} has no *.jsonl.gz files")
     parts = {
-        "gold": lambda: gold(sets), "near": lambda: near(sets), "speed": lambda: speed(sets, arguments.size),
+        "gold": lambda: gold(sets), "near": lambda: near(sets),
+        "respelled": lambda: respelled_rows(sets, arguments.before, arguments.size),
+        "speed": lambda: speed(sets, arguments.size),
         "hostile": lambda: hostile(arguments.hostile),
     }  # fmt: skip
     chosen = arguments.only or list(parts)

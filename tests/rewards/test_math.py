@@ -30,7 +30,7 @@ pytest.importorskip("math_verify")
 # Pairs of gold and answer, checked by hand --------------------------------------------------------------------------
 
 RIGHT = [  # also in strict mode
-    (r"90^\circ, 60^\circ", "60, 90"), (r"(5\text{ m}, 3)", "(5, 3)"),
+    (r"(5\text{ m}, 3)", "(5, 3)"),
     (r"\frac23", "2(1/3)"), ("0.26x", "2(0.13)x"), (r"0.\overline{3}", r"\frac13"),
     (r"\frac{37}{30}", r"1.2\overline{3}"), ("x = 2x+3", "x=2x+3"),
     (r"2\sqrt{3}", r"2\sqrt{3}"), (r"2\sqrt{3}", r"\sqrt{12}"), (r"2\sqrt{3}", r"2\sqrt3"),
@@ -41,12 +41,12 @@ RIGHT = [  # also in strict mode
     (r"\frac12", r"\dfrac{1}{2}"), (r"\frac12", r"\frac{2}{4}"), ("0.5", ".5"), ("5", "5.0"), ("025", "25"),
     ("142.0", "142"), ("1,234", "1234"), (r"10,\!080", "10080"), (r"11,\! 111,\! 111,\! 100", "11{,}111{,}111{,}100"),
     (r"\$32,\!348", r"\$32{,}348"), (r"\$18.90", "18.9"), (r"\$18.90", "$18.90$"), (r"1\frac{4}{5}", r"\frac{9}{5}"),
-    (r"137 \frac{1}{2}", "137.5"), ("3 1/2", r"\frac{7}{2}"), (r"-1\frac12", "-1.5"), (r"90^\circ", "90"),
+    (r"137 \frac{1}{2}", "137.5"), ("3 1/2", r"\frac{7}{2}"), (r"-1\frac12", "-1.5"),
     (r"90^\circ", r"90^{\circ}"), (r"90^\circ", "90°"), (r"90^\circ", r"90\text{ degrees}"),
-    (r"\frac{270}7\text{ degrees}", r"\frac{270}{7}"), (r"15\mbox{ cm}^2", r"15\text{ cm}^2"),
+    (r"15\mbox{ cm}^2", r"15\text{ cm}^2"),
     (r"15\mbox{ cm}^2", "15"), (r"15\mbox{ cm}^2", r"15\ \mathrm{cm}^{2}"), (r"5.4 \text{ cents}", "5.4"),
     (r"864 \mbox{ inches}^2", r"864\text{ square inches}"), (r"12\sqrt{13}\text{ feet}", r"12\sqrt{13}"),
-    (r"7\text{ hours}.", r"7\text{ hr}"), ("62.5%", r"62.5\%"), ("62.5%", "62.5"), (r"8\%", "8"),
+    (r"7\text{ hours}.", r"7\text{ hr}"), ("62.5%", r"62.5\%"),
     (r"\text{even}", "even"), (r"\text{even}", r"\textbf{Even}"), (r"\text{Tuesday}", "Tuesday"),
     (r"\text{Tuesday}", r"\mathrm{Tuesday}"), (r"\text{two lines}", "two lines"), (r"\text{(B)}", "B"),
     (r"\text{(B)}", "(B)"), (r"\text{(B)}", r"\textbf{(B)}"), ("C", "C"), ("C", "(C)"), ("C", r"\text{C}"),
@@ -97,8 +97,160 @@ RIGHT = [  # also in strict mode
 LENIENT = [  # right, but not in strict mode
     ("62.5%", "0.625"), ("62.5%", r"\frac58"), ("0.25", r"25\%"), (r"\frac13", "0.3333333"),
     (r"\sqrt{2}", "1.41421356"), (r"\frac{\pi}{4}", "0.785398"), ("101_2", "101"), ("5", "2+3=5"),
+    (r"90^\circ, 60^\circ", "60, 90"), (r"90^\circ", "90"), ("90", r"90^\circ"),
+    (r"\frac{270}7\text{ degrees}", r"\frac{270}{7}"),
+    (r"22.5^\circ", "22.5"), (r"8\%", "8"), ("25", r"25\%"), ("2", "3-1"), (r"(6,235^\circ)", "(6, 235)"),
     (r"\frac{10}{4}", r"x=\frac{10}{4}=2.5"), (r"10p^3 \sqrt{3p}", r"10\sqrt{3p^7}"),
 ]  # fmt: skip
+
+COLUMN = r"\begin{pmatrix}1\\2\end{pmatrix}"
+# Forms that say nothing, each with what is right in that form and the nearest that is wrong
+FORMS = {
+    "a comma that groups": (
+        [
+            (r"20000\pi", r"20{,}000\pi"), (r"20000\pi", r"20,000\pi"), (r"\frac{20000}{\pi}", r"\frac{20{,}000}{\pi}"),
+            (r"\frac{1000}{x}", r"\frac{1,000}{x}"), (r"1000\sqrt{2}", r"1{,}000\sqrt2"), ("5000+x", "5{,}000+x"),
+            ("5000+x", "5,000+x"),
+            ("1000+5i", "1{,}000+5i"), ("2500,7500", r"2{,}500\text{ and }7{,}500"), ("2500,7500", "2,500 and 7,500"),
+            ("(1000,2000)", r"(1{,}000,\ 2{,}000)"), ("[1000,2000]", "[1{,}000, 2{,}000]"),
+            (r"\{1000,2000\}", r"\{1{,}000,2{,}000\}"),
+            ("x>1000", "x>1{,}000"), ("x>1250", "x>1,250"), ("10000:1", "10{,}000:1"), ("1234567", r"1\,234\,567"),
+            ("1234.5", "1{,}234.5"), ("1000x", "1,000x"),
+        ],
+        [
+            ("(5,120)", "(5{,}120)"), ("(5,120)", r"(5\,120)"), ("(4,112)", "(4{,}112)"), ("2,345,1", "2{,}345,1"),
+            ("(2,251,252)", "(2{,}251{,}252)"), ("[1,234]", "[1{,}234]"), (r"\{1,234\}", r"\{1{,}234\}"),
+            ("(1,200x)", "(1200x)"),
+            ("1,2", "1{,}2"), ("12", "1{,}2"), (r"20000\pi", r"20,00\pi"), ("1000x", "1,0000x"), ("x_{1,200}", "x_{1200}"),
+            ("(3,1250)", "(3,1,250)"), (r"\{1000\}", r"\{1,000\}"), (r"1250\pi", r"1,250+\pi"), ("1,200", r"1,\ 200"),
+            ("1000", "10{,}00"),
+        ],
+    ),
+    "numbers joined": (
+        [
+            ("3-1", "3–1"), ("3-1", r"\text{3-1}"), ("3-1", "3 - 1"), ("2x4", r"2\times4"), ("2x4", "2 × 4"),
+            ("6-4, 6-3", "6-3,6-4"),
+            ("2024-01-05", "2024–01–05"), (r"10-20\text{ km}", "10-20 km"),
+        ],
+        [
+            ("2024-01-05", "2024-05-01"), ("2024-01-05", "2018"), ("2018", "2024-01-05"), ("3-1", "2-0"), ("3-1", "2"),
+            ("3-1", "1-3"),
+            ("3-1", "3:1"), ("10-20", "20-30"), ("1914-1918", "1939-1943"), ("555-1234", "-679"),
+            ("(555) 123-4567", "(555) 124-4568"),
+            (r"\text{3-1}", r"\text{2-0}"), ("2024/01/05", "2024/5/1"), ("1/2/3", "1/6"), ("2x4", "4x2"), ("2x4", "8"),
+            ("8", "2x4"),
+            ("6-4, 6-3", "2,3"),
+        ],
+    ),
+    "spaces": (
+        [
+            ("6 - 5i", r"6 - 5\,i"), ("x^3+3x-6", r"x^3+3\;x-6"), ("x^3+3x-6", r"x^3+3\:x-6"), ("x^3+3x-6", r"x^3+3\ x-6"),
+            (r"2 \sec x", r"2\sec\,x"), (r"\sin x", r"\sin\!x"), ("(a,b)", r"(a,\,b)"),
+            (r"\frac{1}{m} t", r"\frac{1}{m}\,t"),
+            ("6-5i", r"6-5\hspace{1mm}i"), (r"\frac12", r"\left.\frac12\right."),
+        ],
+        [("6-5i", r"6\,5-i"), ("x+3", r"x\,3"), ("5", r"5\hspace{6}")],
+    ),
+    "fonts and colours": (
+        [
+            (r"\frac{14}{3}", r"{14 \over 3}"), (r"\frac{x+1}{2}", r"{x+1\over2}"), (r"\binom{n}{2}", r"{n \choose 2}"),
+            (r"\binom{n}{2}", r"\tbinom{n}{2}"), (r"\binom{n}{2}", r"\dbinom n2"),
+            (r"\frac{14}{3}", r"\mathbf{\frac{14}{3}}"),
+            ("72", r"{\bf 72}"), ("72", r"\textcolor{red}{72}"), ("72", r"\color{red}{72}"),
+            ("72", r"\color[rgb]{1,0,0}72"),
+            ("x^2+1", r"{\color{red} x^2+1}"), ("x^2", r"x^\mathbf{2}"), ("(1,2)", r"(\mathbf{1},\textcolor{blue}{2})"),
+            (r"15\text{ cm}^2", r"\textcolor{red}{15}\text{ cm}^2"),
+            (r"\text{even}", r"\underline{\textbf{\textit{Even}}}"), ("5", r"\Large 5"),
+        ],
+        [
+            (r"\frac{14}{3}", r"{3\over14}"), (r"x+\frac12", r"{x+1\over2}"), (r"\binom{n}{2}", r"{2\choose n}"),
+            (r"\frac12", r"{1\choose2}"),
+            (r"\binom{n}{2}", r"\frac{n}{2}"), ("72", r"\textcolor{red}{27}"), ("72", r"\color{72}"),
+            ("5", r"\color{5}"), ("3", r"\textcolor{2}{3}"),
+            ("5", r"5\textcolor{white}{6}"), ("56", r"5\textcolor{white}{6}"), ("5", r"\cancel{5}"),
+        ],
+    ),
+    "matrices": (
+        [
+            (COLUMN, r"\left[\begin{array}{c}1\\2\end{array}\right]"),
+            (COLUMN, r"\left[\begin{matrix}1\\2\end{matrix}\right]"),
+            (COLUMN, r"\left(\begin{smallmatrix}1\\2\end{smallmatrix}\right)"),
+            (COLUMN, r"\begin{bmatrix*}[r]1\\2\end{bmatrix*}"),
+            (COLUMN, r"\frac{1}{2}\begin{pmatrix}2\\4\end{pmatrix}"), (COLUMN, r"-\begin{pmatrix}-1\\-2\end{pmatrix}"),
+            (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\left|\begin{array}{cc}1&2\\3&4\end{array}\right|"),
+        ],
+        [
+            (COLUMN, r"2\begin{pmatrix}1\\2\end{pmatrix}"), (COLUMN, r"\left|\begin{array}{c}1\\2\end{array}\right|"),
+            (COLUMN, r"\left[\begin{array}{cc}1&2\end{array}\right]"), (COLUMN, COLUMN + "^2"), (COLUMN, COLUMN + COLUMN),
+            (r"\begin{pmatrix}3\\6\end{pmatrix}", "1+2" + COLUMN), (r"\begin{pmatrix}3\\6\end{pmatrix}", "5-2" + COLUMN),
+            (r"\begin{vmatrix}2&4\\6&8\end{vmatrix}", r"2\begin{vmatrix}1&2\\3&4\end{vmatrix}"),
+        ],
+    ),
+    "periods": (
+        [(r"\frac{7}{99}", r"0.070707\ldots"), (r"\frac13", "0.333..."), (r"\frac16", "0.1666…"),
+        (r"\frac13", r"0.\dot{3}")],
+        [(r"\frac13", r"0.33\ldots"), (r"\frac{7}{99}", r"0.070708\ldots"), (r"\frac{7}{99}", "0.0707"),
+        ("0.333", "0.333..."), ("1", "0.999")],
+    ),
+    "percent and degree signs": (
+        [(r"25\%", "25％"), (r"25\%", "25 percent"), (r"25\%", "25 pct"), (r"90^\circ", "90°"), (r"0.5\%", "0.5%")],
+        [
+            ("0.25", r"0.25\%"), (r"\frac14", r"\frac14\%"), (r"0.5\%", "0.5"), ("0.05", r"0.05\%"), ("25", r"0.25\%"),
+            ("1.5", r"1.5\%"),
+            ("0.25", r"0.25\text{ per cent}"), (r"\frac{\pi}{6}", r"\frac{\pi}{6}^\circ"), (r"\pi^\circ", r"\pi"),
+            ("1.5", r"1.5^\circ"),
+            (r"90^\circ", r"\frac{\pi}{2}"), ("0.5", r"50^\circ"),
+        ],
+    ),
+    "characters": (
+        [
+            ("12", "１２"), ("3", "٣"), ("12", "𝟏𝟐"), ("(1,2)", "（1，2）"), ("1,2", "1、2"), (r"\{1,2\}", "｛1，2｝"),
+            ("5", "5。"), ("-5", "－5"),
+            (r"\frac12", "½"), (r"\frac52", "2½"), (r"\frac23", "⅔"), ("x^{10}", "x¹⁰"), ("x^{-1}", "x⁻¹"),
+            ("x_1", "x₁"), (r"2\sqrt{3}", "2√3"),
+            (r"\sqrt{12}", "√12"), (r"\sqrt[3]{2}", "∛2"), (r"\log_2 n", "log₂n"), (r"2\alpha", "2α"), ("x=5", "x＝5"),
+            (r"\text{(B)}", "（B）"),
+        ],
+        [
+            ("21", "１２"), ("3", "٤"), (r"\frac12", "⅓"), (r"\frac52", "2⅓"), ("x^{10}", "x¹0"), ("x^2", "x₂"),
+            ("12", "1²"), ("2^3", "２３"),
+            (r"\sqrt{1}2", "√12"), ("5", "５０"),
+        ],
+    ),
+    "names": (
+        [
+            ("5", "f(2)=5"), ("f(2)=5", "5"), ("5", "|AB|=5"), ("5", r"\overline{AB}=5"), ("12", "[ABC]=12"),
+            (r"\frac12", r"P(A\cap B)=\frac12"),
+            (r"(2,\frac{\pi}{3})", r"(r,\theta)=(2,\frac{\pi}{3})"), ("30", r"\angle ABC=30"), ("6", r"\gcd(12,18)=6"),
+            ("15", r"\text{Area of the triangle} = 15"),
+        ],
+        [
+            ("2", "f(2)=5"), ("f(2)=5", "f(3)=5"), ("f(2)=5", "g(2)=5"), ("5", "x(2)=5"), ("5", "3(x+2)=5"),
+            ("5", "|x|=5"), ("5", "f(2)>5"),
+            (r"(2,\pi)", r"(\theta,r)=(2,\pi)"), ("(1,2)", "(y,x)=(1,2)"), ("10", r"\text{twice }x=10"),
+            ("5", r"\text{not }x=5"), ("5", r"\not=5"),
+        ],
+    ),
+    "factors": (
+        [("xy", "yx"), ("xy", r"y\cdot x"), ("2abc", "2cba"), ("kxy", "xyk"), ("mgR", "Rgm")],
+        [("xy", "xz"), ("xy", "xyy"), ("xy", "XY"), ("CD", "DC"), ("no", "on"), ("km", "mk"), (r"\text{xyz}", "zyx")],
+    ),
+    "bases": (
+        [
+            ("101_2", "(101)_2"), ("101_2", "101_{(2)}"), ("101_2", "101₂"), ("101_2", r"101_\text{two}"),
+            ("101_2", r"101_{\text{base }2}"),
+            ("101_2", r"101\text{ (base 2)}"), ("101_2", "101 in base 2"), ("1A_{16}", r"1A_{\text{sixteen}}"),
+        ],
+        [("101_2", r"101\text{ base }3"), ("101_2", "(101)_3"), ("101_2", "110 base 2"), ("101_2", "101^2"),
+        ("-101_2", "101_2")],
+    ),
+    "options": (
+        [(r"\text{E}", "E"), (r"\text{(E)}", "(E)"), (r"\text{b}", "B")],
+        [(r"\text{E}", "e"), (r"\text{(E)}", "(e)"), (r"\text{E}", r"\text{e}"), (r"\text{I}", "i")],
+    ),
+}  # fmt: skip
+RIGHT += [pair for right, _ in FORMS.values() for pair in right]
+
 
 WRONG = [
     (r"5\text{ m}, 3", r"5\text{ cm}, 3"), (r"(5\text{ m}, 3)", r"(5\text{ cm}, 3)"), (r"\$5, \$6", r"5\%, 6\%"),
@@ -162,6 +314,7 @@ WRONG = [
     (r"8\!:\!34 \text{ p.m.}", "8:34"), (r"15\mbox{ cm}^2", r"15\mbox{ cm}^8"), (r"5\text{ m s}^{-1}", r"5\text{ m}"),
     ("C", r"C\ 5"), ("C", r"\mathrm{(C)}\ D"), ("3", "3 halfs"), ("3", "3 doz"),
 ]  # fmt: skip
+WRONG += [pair for _, wrong in FORMS.values() for pair in wrong]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -224,7 +377,8 @@ FINAL = [  # text, gold, right, right in strict mode
     ("#### Step 1: think\nThe answer is 7.", "7", 1, 1), ("The answer is $\\frac{1}{2}$.", "\\frac12", 1, 1),
     ("The answer is \\(\\frac{1}{2}\\).", "\\frac12", 1, 1), ("The answer is: \\[\\frac{1}{2}\\]", "\\frac12", 1, 1),
     ("**Answer:** $x=5$", "5", 1, 1), ("The final answer is $5$. I hope it is correct.", "5", 1, 1),
-    ("The answer is 42.\n\nQuestion: how many of 7 are no fruit?", "42", 1, 1), ("The answer is 72. So 24+48=72.", "72", 1, 1),
+    ("The answer is 42.\n\nQuestion: how many of 7 are no fruit?", "42", 1, 1),
+    ("The answer is 72. So 24+48=72.", "72", 1, 1),
     ("The answer is 5 because 2+3=5.", "5", 1, 1), ("The answer is 42 apples, since they are red.", "42", 1, 1),
     ("The answer is not 5", "5", 0, 0), ("The answer is 5 or 6", "5", 0, 0), ("The answer is 5 or 6", "5,6", 1, 1),
     ("The answer is 5, 6.", "5", 0, 0), ("The answer is 12 (or 13)", "12", 0, 0),

@@ -62,6 +62,26 @@ def test_the_final_answer(text, value):
     assert final_number(text) == (None if value is None else Fraction(value))
 
 
+@pytest.mark.parametrize(
+    "wrapper", [r"\boxed{%s}", "#### %s", "The answer is %s.", "The answer is %s of it.", "so we get %s"]
+)
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("0.25", "0.25%", 0), ("0.5%", "0.5", 0), ("1/4", "0.25 percent", 0), ("1.5", r"1.5^\circ", 0), ("25", "25%", 1),
+        ("25%", "25", 1),
+        ("0.5%", "0.5%", 1), ("22.5", "22.5°", 1), ("1000", "1{,}000", 1), ("1,000", "1{,}00", 0),
+    ],
+)  # fmt: skip
+def test_a_sign_on_one_side_does_not_change_the_value(gold, answer, right, wrapper):
+    assert reward(wrapper.replace("%s", answer), gold) == right
+
+
+def test_boxes_with_and_without_a_sign_must_agree():
+    assert reward(r"\boxed{25\%} or \boxed{25}", "25") == 1.0
+    assert reward(r"\boxed{0.25\%} or \boxed{0.25}", "0.25") == 0.0
+
+
 def test_text_before_the_end_of_thinking_does_not_count():
     assert reward("<think>\\boxed{42}</think> It is 7.") == 0.0
     assert reward("<think>\\boxed{7} \\boxed{8}</think> It is \\boxed{42}.") == 1.0

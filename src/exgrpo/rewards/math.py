@@ -176,7 +176,11 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
         return _equations_equal(gold, answer, strict, here)
     if not _units_agree(gold, answer):
         return False
-    if bool(gold.unit) != bool(answer.unit) and (gold.unit or answer.unit) in ("percent", "degree") and gold.kind != "equation" != answer.kind:
+    if (
+        bool(gold.unit) != bool(answer.unit)
+        and (gold.unit or answer.unit) in ("percent", "degree")
+        and gold.kind != "equation" != answer.kind
+    ):
         return not strict and _sign_agrees(gold, answer)
     if gold.kind == "joined" or answer.kind == "joined":
         return _joined_equal(gold, answer, strict)
@@ -204,7 +208,9 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
         return False
     if not here:
         raise _NeedsSymbolic
-    return (not strict and _rounded(gold, answer, here)) or symbolic_equal(spelled(gold), spelled(answer), False, strict)
+    return (not strict and _rounded(gold, answer, here)) or symbolic_equal(
+        spelled(gold), spelled(answer), False, strict
+    )
 
 
 def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
@@ -221,7 +227,11 @@ def _joined_equal(gold: Form, answer: Form, strict: bool) -> bool:
         difference = re.fullmatch(r"([1-9][0-9]*)-(0|[1-9][0-9]*)", answer.text)
         if difference is not None:
             return not strict and gold.number == int(difference[1]) - int(difference[2])
-    return gold.text.replace(r"\cdot ", "x") == answer.text.replace(r"\cdot ", "x")
+    return _size(gold.text) == _size(answer.text)
+
+
+def _size(text: str) -> str:
+    return re.sub(r"\\cdot\s*", "x", text)
 
 
 def _words(text: str) -> str:

@@ -64,10 +64,12 @@ _UNIT = re.compile(
     re.DOTALL,
 )
 _WORDS = re.compile(r"(.*[0-9)}])\s*((?:[A-Za-z]++\.?(?:\s?\^(?:[23]|\{[23]\}))?[\s/]*){1,4})$", re.DOTALL)
-_BASE = re.compile(r"[(\[{]?(-?[0-9A-F]+)[)\]}]?(?:_(?:([0-9]+)|\{?\(?(?:base)?([0-9]+|[a-z]+)\)?\}?)|,?\(?(?:in)?base\{?([0-9]+|[a-z]+)\}?\)?)")
+_BASE = re.compile(
+    r"[(\[{]?(-?[0-9A-F]+)[)\]}]?(?:_(?:([0-9]+)|\{?\(?(?:base)?([0-9]+|[a-z]+)\)?\}?)|,?\(?(?:in)?base\{?([0-9]+|[a-z]+)\}?\)?)"
+)
 _BASES = dict(
     zip(
-        "two three four five six seven eight nine ten eleven twelve sixteen".split(),
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "sixteen"),
         map(str, [*range(2, 13), 16]),
         strict=True,
     )
@@ -79,7 +81,10 @@ _SPELLED_OUT = re.compile(r"(-?)\s*([0-9]{0,20})\.([0-9]{2,40})\s*\\ldots")
 _JOINED = re.compile(
     r"[0-9]+(?:\s*-\s*[0-9]+)+|[0-9]+(?:\s*/\s*[0-9]+){2,}|[0-9]+(?:\s*x\s*[0-9]+)+|\([0-9]{3}\)\s*[0-9]{3}\s*-\s*[0-9]{4}"
 )  # dates, scores, ranges, sizes
-_PRODUCT = re.compile(r"(?:[abcxyz]{2,3}|[b-df-hj-np-tv-xz]{2,3}|[b-df-hj-np-tv-z]{1,2}[B-DF-HJ-NP-TV-Z]{1,2})")
+_PRODUCT = re.compile(
+    r"[abcxyz]{2,3}|[b-df-hj-np-tv-xz]{2,4}|(?=[a-z]*x)[b-df-hj-np-tv-z]{2,4}"
+    r"|(?=[A-Z]*[a-z])(?=[a-z]*[A-Z])[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{2,3}"
+)
 _QUIET = re.compile(r"[\s{}\\$\"“”]|(?<![0-9])[.!?](?![0-9])")  # what says nothing in words
 _LETTER = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _FUNCTIONS = frozenset({
@@ -124,10 +129,12 @@ def _name(text: str) -> re.Match[str] | None:
     if "=" not in text and "\\in" not in text:
         return None
     match = _NAME.match(text)
-    if match is None or match["first"] is None:
+    if match is None or any(word.lower() in NOT_UNITS for word in re.findall(r"[A-Za-z]{2,}", match[1])):
+        return None  # "twice x = 10"
+    if match["first"] is None:
         return match
     first, second = match["first"], match["second"]
-    exchanged = first[0] == "\\" and second[0] != "\\" or (len(first) == len(second) == 1 and first > second)
+    exchanged = (first[0] == "\\" and second[0] != "\\") or (len(first) == len(second) == 1 and first > second)
     return None if exchanged else match
 
 
@@ -210,8 +217,15 @@ def _spelling(form: Form) -> str:
 def _matrix(match: re.Match[str], depth: int) -> Form | None:
     """A matrix, with the scalar before it multiplied into its cells."""
     scalar, body = match["scalar"].strip(), match["body"]
+    if "\\text" in scalar or len(split(scalar[1:], "+-")) > 1 or scalar[1:].endswith(("/", "^", "_")):
+        return None  # 1 + 2M is not 3M
     enclosed = _ENCLOSED.get((match["opening"] or "", match["closing"] or ""))
-    if enclosed is None or "\\begin" in body or "\\end" in body or (match["kind"] != "matrix" and match["opening"] not in (None, "(")):
+    if (
+        enclosed is None
+        or "\\begin" in body
+        or "\\end" in body
+        or (match["kind"] != "matrix" and match["opening"] not in (None, "("))
+    ):
         return None
     kind = enclosed or match["kind"][0].removeprefix("m")
     cells = [row.split("&") for row in body.split(ROW) if row.strip()]
@@ -287,9 +301,9 @@ def _scalar(text: str) -> Form | None:
         return Form("base", f"{sign}{digits}_{_BASES.get(spelled_base, spelled_base)}")
     if (repeating := _REPEATING.fullmatch(text)) is not None:
         return _repeating(repeating[1], repeating[2], repeating[3], repeating[4] or repeating[5])
-    if "\\ldots" in text and (dotted := _SPELLED_OUT.fullmatch(text)) is not None:
-        if (period := _period(dotted[3])) is not None:
-            return _repeating(dotted[1], dotted[2], *period)
+    dotted = _SPELLED_OUT.fullmatch(text) if "\\ldots" in text else None
+    if dotted is not None and (period := _period(dotted[3])) is not None:
+        return _repeating(dotted[1], dotted[2], *period)
     exact, approximately, rounded = text.partition("\\approx")
     if approximately:
         return _approximated(exact, rounded)

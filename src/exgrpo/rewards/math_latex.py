@@ -8,15 +8,16 @@ from .typography import join_groups, plain_characters, undressed
 
 MAX_EQUALS = 64
 _REPLACED = str.maketrans({
-    "×": r"\times ", "·": r"\cdot ", "∙": r"\cdot ", "⋅": r"\cdot ", "∗": "*", "÷": "/", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ",
+    "×": r"\times ", "·": r"\cdot ", "∙": r"\cdot ", "⋅": r"\cdot ", "∗": "*", "÷": "/", "≤": r"\le ", "≥": r"\ge ",
+    "⩽": r"\le ",
     "⩾": r"\ge ", "≦": r"\le ", "≧": r"\ge ", "≠": r"\ne ", "∞": r"\infty ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ",
     "∩": r"\cap ", "∈": r"\in ", "°": r"^\circ ", "º": r"^\circ ", "≈": r"\approx ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}",
     "’": "'", "′": "'", "€": r"\text{ euro}", "£": r"\text{ pound sterling}", "…": r"\ldots ", "⋯": r"\ldots ", "∠": r"\angle ",
     "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "“": '"', "”": '"', "⟨": "(",
     "⟩": ")", "〈": "(", "〉": ")", "∣": "|",
-    **dict(zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩϕϑ", (rf"\{name} " for name in (
+    **dict(zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩϕϑ", (rf"\{name} " for name in re.findall(r"\w+",
         "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega "
-        "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega phi vartheta").split()), strict=True)),
+        "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega phi vartheta")), strict=True)),
 })  # fmt: skip
 _ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]{1,60})\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z])|(?=\{))?")
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
@@ -64,10 +65,13 @@ _REWRITES = _compiled(
     (r"(?<=[\s}$)0-9]),?\s*\b(?:and|or)\b(?=[\s$\\(])", AND),
     (r"(?<=[0-9)}])\s*\b(?:percent|pct)\b", "%"),
     (r"\bnp\.(?=[a-z])", ""),
-    (r"(?<!\\)\b(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi)(?:\b(?=[\s({^0-9]|$)|(?=_[{0-9]))", r"\\\1"),
+    (
+        r"(?<!\\)\b(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi)(?:\b(?=[\s({^0-9]|$)|(?=_[{0-9]))",
+        r"\\\1",
+    ),
     (r"(?<=[0-9])\\?(sqrt|pi)\b", r"\\\1"),
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-    (r"(?<=[0-9])\.{3}|(?<=[0-9}])\s*\.\.\.", r"\\ldots "),
+    (r"(\.[0-9]++)\s?\.{3}", r"\1\\ldots "),
     (r"(?<=[0-9])\.(?![0-9.\\])", ""),
     (r"(?<![0-9.])\.(?=[0-9])", "0."),
 )
@@ -90,7 +94,7 @@ def clean(text: str) -> str | None:
         if any(unicodedata.category(c)[0] == "C" and c not in "\n\t\r" for c in text):
             return None
         text = _ROOT.sub(_root, plain_characters(text)).translate(_REPLACED)
-    elif not text.isprintable() and any(c < " " and c not in "\n\t\r" or c == "\x7f" for c in text):
+    elif not text.isprintable() and any((c < " " and c not in "\n\t\r") or c == "\x7f" for c in text):
         return None
     if "\\" in text or "{" in text or "~" in text:
         text = _BRACE_COMMAND.sub(lambda m: _BRACES[m[0]], _SIGN_SPACE.sub("", text))
@@ -116,7 +120,9 @@ def _root(match: re.Match[str]) -> str:
 
 
 _GROUPED = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9])")
-_FACTOR = re.compile(r"\s*(?:\\(?:pi|sqrt|frac|binom|cdot|times|alpha|beta|theta|lambda|mu|omega)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))")
+_FACTOR = re.compile(
+    r"\s*(?:\\(?:pi|sqrt|frac|binom|cdot|times|alpha|beta|theta|lambda|mu|omega)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))"
+)
 _ENDS = re.compile(r"\s*(?:$|[<>=]|\\[lg]e(?![A-Za-z]))")
 _BOUND = re.compile(r"(?:[<>]|\\[lg]e)\s*[-+]?\s*$")
 

@@ -11,7 +11,8 @@ _NAMES = {
     "month": "month", "year": "year yr",
     "kg": "kg kilogram", "g": "g gram", "mg": "mg milligram", "lb": "lb pound", "oz": "oz ounce",
     "liter": "l liter litre", "ml": "ml milliliter millilitre", "gallon": "gallon",
-    "degree": "degree deg", "radian": "radian rad", "percent": "percent", "cent": "cent", "dollar": "dollar usd buck",
+    "degree": "degree deg", "radian": "radian rad", "percent": "percent pct percentage",
+    "cent": "cent", "dollar": "dollar usd buck",
     "euro": "euro", "sterling": "sterling", "mph": "mph", "km/hour": "kph", "am": "am", "pm": "pm", "unit": "unit",
     "J": "joule", "kJ": "kilojoule", "N": "newton", "W": "watt", "kW": "kilowatt", "V": "volt", "A": "ampere amp",
     "K": "kelvin", "Hz": "hertz hz", "Pa": "pascal", "eV": "electronvolt ev", "mol": "mole mol",
@@ -31,7 +32,7 @@ _SCALES = re.compile(r"\b(?:hundred|thousand|million|billion|trillion)\b")
 def known_unit(text: str) -> str:
     """The name of the unit that `text` says, with its power, such as "cm2"; empty if it is none of the well-known ones."""
     text = re.sub(r"\b([ap])\.?\s?m\.?(?![a-z])", r"\1m", text.replace("°", "degree "), flags=re.IGNORECASE)
-    text = _SCALES.sub(" ", text.replace("squnit", "sq unit"))
+    text = _SCALES.sub(" ", text.replace("squnit", "sq unit").replace("per cent", "percent"))
     text = re.sub(r"([A-Za-z]+)\s*\^\s*\{?\s*-\s*([123])\s*\}?", lambda m: f"/{m[1]}{m[2].replace('1', '')} ", text)
     if re.search(r"-\s*[0-9]|[0-9]{2}|[014-9]", text):
         return ""

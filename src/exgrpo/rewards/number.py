@@ -3,7 +3,8 @@ r"""Numbers as people and models write them, read exactly: `parse_number` and `f
 Understood: signs (also the Unicode minus), thousands separators, decimals, `a/b`, `\frac{a}{b}`, mixed numbers,
 `1.5e3`, `1.5 \times 10^3`, `5 million`; around them `$`, `%`, LaTeX delimiters and `\text{}`, `x =`, a trailing period
 or unit. A single letter is a variable, unless it is set as text. Digits, fractions and signs of other scripts read as ASCII.
-Percent is a unit: `50%` reads as 50, and `sign_of` tells that it was there. Nothing is ever evaluated, and what is longer than `MAX_CHARS` is not a number.
+Percent is a unit: `50%` reads as 50, and `sign_of` tells that it was there. Nothing is ever evaluated, and what is longer
+than `MAX_CHARS` is not a number.
 """
 
 import re
@@ -112,7 +113,7 @@ class Signed(NamedTuple):
 
 
 NONE = Signed(None)
-_SIGN = re.compile(r"(?P<percent>%|\b(?:percent|pct)\b)|\bdeg(?:ree)?s?\b")
+_SIGN = re.compile(r"(?P<percent>%|\b(?:per\s?cent(?:age)?|pct)\b)|\bdeg(?:ree)?s?\b")
 
 
 def sign_of(text: str) -> str:

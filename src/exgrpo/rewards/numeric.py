@@ -192,7 +192,7 @@ def _last_number(text: str) -> Signed:
     numbers = find_numbers(window)
     if _DOUBT.search(window[window.rfind("\n", 0, numbers[-1][0]) + 1 :] if numbers else ""):
         return NONE
-    if not numbers or _is_factor(rest := window[numbers[-1][1] :]):
+    if not numbers or _is_factor(rest := window[numbers[-1][1] :]) or "\\over" in window[: numbers[-1][0]]:
         return NONE
     return Signed(numbers[-1][2], _sign_behind(rest))
 

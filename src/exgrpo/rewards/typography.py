@@ -7,6 +7,7 @@ else, `undressed` is one pass over the tokens of LaTeX. None of them computes an
 import re
 import unicodedata
 
+
 class _Characters(dict[int, str]):
     """ASCII, or LaTeX, for characters that differ from it in nothing but their looks."""
 
@@ -25,16 +26,18 @@ _SUPER, _SUB = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "₀₁₂₃₄
 _RAISED = str.maketrans(_SUPER + _SUB, "0123456789+-()ni" + "0123456789+-()aeoxijkmnpt")
 _ASCII = _Characters({
     **{ord(dash): "-" for dash in "−–‐‑‒﹣－"}, ord("⁄"): "/", ord("∕"): "/", ord("、"): ", ", ord("，"): ", ", ord("﹐"): ",",
-    ord("。"): ".", ord("．"): ".", ord("｡"): ".", ord("；"): "; ", ord("∶"): ":", ord("："): ":", ord("٪"): "%", ord("٫"): ".",
-    ord("٬"): ",", ord("｛"): r"\{", ord("｝"): r"\}", ord("「"): '"', ord("」"): '"', ord("『"): '"', ord("』"): '"', ord("【"): "[",
-    ord("】"): "]", ord("〔"): "(", ord("〕"): ")", ord("\u3000"): " ", ord("＼"): "＼", ord("￥"): "¥", ord("﹪"): "%",
+    ord("。"): ".", ord("．"): ".", ord("｡"): ".", ord("；"): "; ", ord("∶"): ":", ord("："): ":", ord("٪"): "%", ord("٬"): ",",
+    ord("٫"): ".", ord("｛"): r"\{", ord("｝"): r"\}", ord("【"): "[",
+    **{ord(quote): '"' for quote in "「」『』"},
+    ord("】"): "]", ord("〔"): "(", ord("〕"): ")", ord("\u3000"): " ", ord("￥"): "¥", ord("﹪"): "%", ord("＼"): "＼",
     ord("㎝"): " cm", ord("㎜"): " mm", ord("㎞"): " km", ord("㎏"): " kg", ord("℃"): r"^\circ C", ord("℉"): r"^\circ F",
 })  # fmt: skip
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _STACKED = re.compile(rf"([{_SUPER[:10]}]{{1,20}})[⁄/]([{_SUB[:10]}]{{1,20}})")
 _INDICES = re.compile(rf"([{_SUPER}]{{1,20}})|([{_SUB}]{{1,20}})")
 _GROUPS = re.compile(
-    r"(?<![0-9.,])(?<!\{,\})[0-9]{1,3}(?:(?:\{,\}|,\\!|\\[, ]|[\u00a0\u2009\u202f])(?:\\!|\s)*[0-9]{3})++(?![0-9])"
+    r"(?<![0-9.])(?<!\{,\})(?:(?<!,)|(?!0))[0-9]{1,3}"
+    r"(?:(?:\{,\}|,\\!|\\[, ]|[\u00a0\u2009\u202f])(?:\\!|\s)*[0-9]{3})++(?![0-9])"
 )
 
 
@@ -56,23 +59,29 @@ def _vulgar(match: re.Match[str]) -> str:
 
 
 def join_groups(text: str) -> str:
-    """Without what groups digits and nothing else: `{,}`, `,\\!` and thin spaces before three digits. A plain comma may part."""
-    return _GROUPS.sub(lambda m: re.sub(r"[^0-9]", "", m[0]), text) if "\\" in text or "{" in text or not text.isascii() else text
+    """Without what groups digits and nothing else: `{,}`, `,\\!`, thin spaces before three digits. A plain comma may part."""
+    if "\\" not in text and "{" not in text and text.isascii():
+        return text
+    return _GROUPS.sub(lambda m: re.sub(r"[^0-9]", "", m[0]), text)
 
 
 # LaTeX --------------------------------------------------------------------------------------------------------------------
 
+_WORD = re.compile(r"\S+")
 _SPACES = frozenset(
-    "quad qquad enspace enskip thinspace medspace thickspace nobreakspace space hfill hfil hss".split()
-) | {",", ";", ":", ">", " ", "\n", "\t"}  # fmt: skip
+    _WORD.findall("quad qquad enspace enskip thinspace medspace thickspace nobreakspace space hfill hfil hss , ; : >")
+) | {" ", "\n", "\t"}
 _SILENT = frozenset(
-    """negthinspace negmedspace negthickspace left right middle big Big bigg Bigg bigl Bigl biggl Biggl bigr Bigr biggr Biggr
-    bigm Bigm biggm Biggm displaystyle textstyle scriptstyle scriptscriptstyle limits nolimits strut mathstrut nonumber notag
-    allowbreak nobreak relax protect bf bfseries rm rmfamily it itshape sf sffamily tt ttfamily sc scshape sl slshape em cal
-    mdseries upshape normalfont boldmath unboldmath tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge
-    mathbf mathit mathcal mathsf mathtt mathfrak mathscr mathnormal bm boldsymbol pmb bold vec overrightarrow underline uline
-    emph ensuremath mathop mathord mathbin mathrel mathopen mathclose mathpunct mathinner smash""".split()
-) | {"!", "/", "-"}  # fmt: skip
+    _WORD.findall(
+        """! / - negthinspace negmedspace negthickspace left right middle big Big bigg Bigg bigl Bigl biggl Biggl bigr Bigr
+        biggr Biggr bigm Bigm biggm Biggm displaystyle textstyle scriptstyle scriptscriptstyle limits nolimits strut mathstrut
+        nonumber notag allowbreak nobreak relax protect bf bfseries rm rmfamily it itshape sf sffamily tt ttfamily sc scshape
+        sl slshape em cal mdseries upshape normalfont boldmath unboldmath tiny scriptsize footnotesize small normalsize large
+        Large LARGE huge Huge mathbf mathit mathcal mathsf mathtt mathfrak mathscr mathnormal bm boldsymbol pmb bold vec
+        overrightarrow underline uline emph ensuremath mathop mathord mathbin mathrel mathopen mathclose mathpunct mathinner
+        smash"""
+    )
+)
 _TEXTS = r"text|mbox|hbox|textbf|textit|textrm|textsf|texttt|textsc|textsl|textup|textnormal|mathrm|operatorname\*?"
 _ARGUMENTS = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "sqrt": 1}
 _MANY = 9  # of a command that is not known: all braces behind it are its own
@@ -96,7 +105,7 @@ _LATEX = re.compile(
 )
 _KINDS = {"smallmatrix": "matrix", "psmallmatrix": "pmatrix", "bsmallmatrix": "bmatrix", "vsmallmatrix": "vmatrix",
           "array": "matrix"}  # fmt: skip
-_LAYOUTS = frozenset("align aligned equation gather gathered split math displaymath multline center".split())
+_LAYOUTS = frozenset(_WORD.findall("align aligned equation gather gathered split math displaymath multline center"))
 _COLOUR = re.compile(r"[A-Za-z][A-Za-z0-9!-]*|#?[0-9A-Fa-f]{3,8}")
 _UNSEEN = re.compile(r"white|transparent|none|#?f{3,8}", re.IGNORECASE)
 _ATOM = re.compile(r"\s*(?:[A-Za-z]|[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*")
@@ -128,13 +137,16 @@ class _Group:
             return text
         name, before = self.infix
         top = "".join(before)
-        if any(re.search(r"[=<>,&]", side) or side.count("(") != side.count(")") or not side.strip() for side in (top, text)):
+        if any(
+            re.search(r"[=<>,&]", side) or side.count("(") != side.count(")") or not side.strip()
+            for side in (top, text)
+        ):
             return f"{top}\\{'over' if name == 'frac' else 'choose'} {text}"
         return f"\\{name}{{{top.strip()}}}{{{text.strip()}}}"
 
 
 def undressed(text: str) -> str:
-    r"""LaTeX without what says nothing: fonts, weights, colours, sizes, spaces, layouts, and braces around one number or letter.
+    r"""LaTeX without what says nothing: fonts, colours, sizes, spaces, layouts, and braces around one number or letter.
 
     Infix `\over` and `\choose` become `\frac` and `\binom`, all environments of matrices `matrix` or what their brackets say.
     What is coloured so that nobody sees it stays as it is, hence nothing that can be read.
