@@ -189,7 +189,7 @@ def dressed(gold: str) -> dict[str, str]:
     found = {
         "\\color": f"\\color{{red}}{{{body}}}", "\\textcolor": f"\\textcolor{{blue}}{{{body}}}",
         "{\\color }": f"{{\\color{{red}} {body}}}", "period": f"{body}.", "dollars": f"${body}$",
-        "\\displaystyle": f"\\displaystyle {body}", 
+        "\\displaystyle": f"\\displaystyle {body}",
         "\\left( \\right)": re.sub(r"\)", r"\\right)", re.sub(r"\(", r"\\left(", body)),
         ", \\ ": body if number else re.sub(r",\s*(?![0-9]{3}|\\!)", r",\\ ", body),
     }  # fmt: skip

@@ -119,6 +119,8 @@ def _read(text: str, depth: int) -> Form | None:
         unit = unit_name(_unit_of_number(text))
         return Form("number", str(number), number, unit=unit, name=name, places=_places(text))
     form = _collection(text, depth) or _scalar(text)
+    if form is not None and name[:1] == "(" and name.count(",") + 1 != len(form.parts):
+        return None  # (x, y) = 5
     if form is not None and name in form.letters:  # x = 2x + 3 defines nothing
         return _of("equation", [name, text], depth)
     return None if form is None else _named(form, name)
