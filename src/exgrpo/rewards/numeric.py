@@ -2,11 +2,11 @@ r"""Reward for answers that are one number: exact, bounded, without evaluating a
 
 The final answer of a completion is looked for after `</think>`, in this order:
 
-1. the last `\boxed{...}`; boxes with different contents are several answers, hence wrong, and so is one left open;
-2. the number after the last `####` (the form of GSM8K);
+1. the `\boxed{...}` and the `<answer>` elements: different ones are several answers, hence wrong (see `marks`);
+2. the number after the last `####` (the form of GSM8K) that anything follows;
 3. the number after the last "answer is" or "answer:"; "5 or 6" there is several answers, and so is another number in its
    clause;
-4. the last number of the text.
+4. the last number of the text, unless the words around it deny it.
 """
 
 import math
@@ -16,7 +16,8 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
-from .completion import answer_text, boxes, versioned, warn_unscorable
+from .completion import answer_texts, boxes, looks_for, versioned, warn_unscorable
+from .marks import Mark, after_hashes, is_denied, marks
 from .number import MAX_CHARS, NOT_COUNTED, NUMBER_WORDS, clean, find_numbers, is_unit, parse_number
 
 _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
@@ -35,7 +36,7 @@ _FACTOR = re.compile(r"\s*[-+*/^]\s*[\\0-9(]|[*/^][A-Za-z]|\s*\\[A-Za-z]|[²³]|
 _FIGURE = re.compile(r"[0-9]++(?:,[0-9]{3})*+(?:\.[0-9]++)?(?:/[0-9]++)?")
 _LETTERS = re.compile(r"[A-Za-z]*")
 _BOUND = re.compile(
-    r"\b(?:not|less|more|greater|fewer|least|most|either|between|below|above|under|maybe|perhaps)\b|n't\b",
+    r"\b(?:not|less|more|greater|fewer|least|most|either|between|below|above|under|maybe|perhaps|longer|than|except)\b|n't\b",
     re.IGNORECASE,
 )
 _CONDITION = re.compile(
@@ -47,12 +48,16 @@ _OPERATION = re.compile(
 )
 
 
+@looks_for(
+    "after the thinking: in \\boxed{...} or <answer>...</answer>, after '####' or 'the answer is', or the last number",
+    lambda text: final_number(text) is not None,
+)
 @versioned
 def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
 
     Args:
-        prompts: Not looked at; part of the signature of a TRL reward function.
+        prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
         answer: N gold answers: numbers, or strings that hold one number ("1,234", "3/4", a GSM8K or boxed solution).
 
@@ -63,8 +68,8 @@ def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kw
     if None in golds:
         warn_unscorable("numeric_reward", "a number", answer[golds.index(None)])
     return [
-        None if gold is None else float(final_number(answer_text(completion)) == gold)
-        for completion, gold in zip(completions, golds, strict=True)
+        None if gold is None else float(final_number(text) == gold)
+        for text, gold in zip(answer_texts(prompts, completions), golds, strict=True)
     ]
 
 
@@ -87,22 +92,37 @@ def parse_gold(gold: Any) -> Fraction | None:
 
 def final_number(text: str) -> Fraction | None:
     """The one number that `text` commits itself to as its answer; None if there is none, or there are several."""
-    found = boxes(text)
+    found = marks(text)
     if found != []:
-        return _agreed(found)
-    hashes = text.rfind("####")
-    if hashes >= 0:
-        value = parse_number(text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0])
-        if value is not None:
-            return value  # otherwise it was a heading
+        values = {_marked(mark) for mark in found or ()}
+        return values.pop() if len(values) == 1 else None
+    value = parse_number(after_hashes(text, MAX_CHARS))
+    if value is not None:
+        return value  # otherwise it was a heading
     last = None
     for match in _ANSWER_IS.finditer(text):
         last = match
     if last is not None:
-        stated, value, rest, line = _stated(text[last.end() :].lstrip())
+        stated, value = _statement(text[last.end() :].lstrip())
         if stated:
-            return value if value is not None and _stands(rest, line, value) else None
+            return None if is_denied(text, last.end(), last.end()) else value
     return _last_number(text)
+
+
+def _marked(mark: Mark) -> Fraction | None:
+    """The number in a box, or in an element: there also one that a sentence states, or several lines end with."""
+    value = parse_number(mark.content)
+    if value is not None or not mark.is_element:
+        return value
+    if "\n" in mark.content or marks(mark.content) or _ANSWER_IS.search(mark.content):
+        return final_number(mark.content)
+    return _statement(mark.content)[1]
+
+
+def _statement(text: str) -> tuple[bool, Fraction | None]:
+    """Whether the clause that `text` begins with holds a number at all, and the one that it states and does not take back."""
+    stated, value, rest, line = _stated(text)
+    return stated, value if value is not None and _stands(rest, line, value) else None
 
 
 def _agreed(contents: list[str] | None) -> Fraction | None:
@@ -160,6 +180,8 @@ def _last_number(text: str) -> Fraction | None:
         return None
     window = clean(text[max(0, last_digit - 2 * MAX_CHARS) : last_digit + 32])
     numbers = find_numbers(window)
+    if numbers and is_denied(window, numbers[-1][0], numbers[-1][1]):
+        return None
     if _DOUBT.search(window[window.rfind("\n", 0, numbers[-1][0]) + 1 :] if numbers else ""):
         return None
     return numbers[-1][2] if numbers and not _is_factor(window[numbers[-1][1] :]) else None
