@@ -36,9 +36,8 @@ def completion_text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
     if isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion):
-        for message in reversed(completion):
-            if message.get("role") == "assistant":
-                return _content_text(message.get("content"))
+        if (message := _reply(completion)) is not None:
+            return _content_text(message.get("content"))
         if not completion:
             return ""
         raise ConfigurationError(
@@ -49,6 +48,11 @@ def completion_text(completion: Any) -> str:
         "A reward function takes completions that are strings or lists of {'role', 'content'} messages, "
         f"got {type(completion).__name__}."
     )
+
+
+def _reply(messages: Sequence[Any]) -> Mapping[str, Any] | None:
+    """The last message of the assistant."""
+    return next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
 
 
 def _content_text(content: Any) -> str:
@@ -83,8 +87,8 @@ def answer_texts(prompts: Any, completions: Sequence[Any]) -> list[str]:
 
 
 def _thinks_apart(completion: Any) -> bool:
-    last = completion[-1] if not isinstance(completion, str) and completion else {}
-    return any(last.get(name) for name in _THOUGHTS)
+    message = None if isinstance(completion, str) else _reply(completion)
+    return message is not None and any(message.get(name) for name in _THOUGHTS)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ _TAG = re.compile(r"(?<![`'\"])(?:<answer>(?![`'\"]|\s{1,8}tags?\b)|</answer>)",
 _PLACEHOLDER = re.compile(
     r"(?:[\s.…_?~$*`'\"{}]|\\[\s,;:!_]|\\(?:[lcv]?dots[bcim]?|text|textbf|mathrm|q?quad|square|Box)(?![A-Za-z]))*\Z"
 )
-_LABEL = re.compile(r"\W*(?:text\w*)?\W*[A-Za-z]+\W*\Z")
+_LABEL = re.compile(r"(?:\\[a-z]+|</?answer>|\W)*[A-Za-z]+(?:</answer>|\W)*\Z")
 
 # What surrounds a mark is read without typography.
 _TYPOGRAPHY = re.compile(r"\\(?:text\w*|math\w*|mbox|displaystyle|q?quad|[()\[\],;:! ])|[$*_`{}()\[\]\"“”]|</?answer>")
@@ -94,10 +94,10 @@ class Mark(NamedTuple):
 
 
 def marks(text: str) -> list[Mark] | None:
-    """The different answers that `text` marks, in order; empty if it marks none.
+    r"""The different answers that `text` marks, in order; empty if it marks none.
 
-    None if there can be no answer: a box or an element was left open, which was cut; all are empty; or one is denied. An
-    element left open is overlooked where boxes are there, which are whole.
+    None if there can be no answer: a box or an element was left open, which was cut; all are empty; or one is denied, or
+    a part of something else (`-\boxed{2}`). An element left open is overlooked where boxes are there, which are whole.
     """
     boxed = box_spans(text)
     if boxed is None:
@@ -116,7 +116,9 @@ def marks(text: str) -> list[Mark] | None:
         content = _untagged(text[first:last].strip())
         if _PLACEHOLDER.match(content) or (is_element and content.casefold() in ("and", "or")):
             continue
-        if is_denied(text, start, end):
+        if is_denied(text, start, end) or _ATTACHED_BEFORE.search(text, max(0, start - 16), start):
+            return None
+        if _ATTACHED_AFTER.match(text, end):
             return None
         found[Mark(content, is_element)] = None
     return [*found] or None
@@ -137,12 +139,9 @@ def after_hashes(text: str, limit: int) -> str:
 def elements(text: str) -> list[str] | None:
     """The different contents of all `<answer>` elements that hold something; None if one is left open, or all are empty."""
     found, is_cut = _elements(text)
-    contents = [text[first:last].strip() for _, _, first, last in found]
-    return (
-        None
-        if is_cut
-        else [*dict.fromkeys(c for c in contents if not _PLACEHOLDER.match(c))] or (None if found else [])
-    )
+    held = dict.fromkeys(text[first:last].strip() for _, _, first, last in found)
+    contents = [content for content in held if not _PLACEHOLDER.match(content)]
+    return None if is_cut or (found and not contents) else contents
 
 
 def _elements(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
@@ -166,12 +165,9 @@ def _untagged(content: str) -> str:
 
 
 def is_denied(text: str, start: int, end: int) -> bool:
-    """Whether what is around `text[start:end]` takes it back ("is not the answer", "rather than", "Wait, no"), or makes it a
-    part of something else (`-\\boxed{2}`)."""
+    """Whether the words around `text[start:end]` take it back: "is not the answer", "rather than", "Wait, no"."""
     before = _SENTENCE_END.split(text[max(0, start - BEFORE) : start])[-1]
     if _may_deny(before) and _DENIED_BEFORE.search(_TYPOGRAPHY.sub(" ", before).rstrip()):
-        return True
-    if _ATTACHED_BEFORE.search(before) or _ATTACHED_AFTER.match(text, end):
         return True
     line = _LINE_END.split(text[end : end + AFTER], maxsplit=1)[0]
     if not _may_deny(line):
@@ -180,10 +176,9 @@ def is_denied(text: str, start: int, end: int) -> bool:
     after = _TYPOGRAPHY.sub(" ", line) + ("" if is_last else " .")
     if _DENIED_AFTER.match(after) or _RETRACTED.match(after):
         return True
-    said = _TYPOGRAPHY.sub(" ", text[start:end]).replace("\\boxed", " ").replace("\\fbox", " ")
-    return (
-        not _LABEL.match(said) and _WRONG_AFTER.match(after) is not None
-    )  # "(C) is incorrect" may be what was asked for
+    if _WRONG_AFTER.match(after) is None:
+        return False
+    return end - start > AFTER or _LABEL.match(text, start, end) is None  # "(C) is wrong" may be what was asked for
 
 
 def _may_deny(words: str) -> bool:
