@@ -164,11 +164,9 @@ def _decided_by(origin: Origin) -> str:
 
 
 def mark_begun(stored: Sequence[Stored]) -> None:
-    """The log keeps no chat template: that of a run began the thinking if a completion ends a thought that it did not begin."""
-    begun = any(
-        THINK not in (one.completion or "").partition(THINK_END)[0] and THINK_END in (one.completion or "")
-        for one in stored
-    )
+    """The log keeps no chat template: that of a run began the thinking if completions end thoughts, and begin none."""
+    texts = [one.completion or "" for one in stored]
+    begun = any(THINK_END in text for text in texts) and not any(THINK in text for text in texts)
     for one in stored:
         one.begun = begun
 
