@@ -53,22 +53,17 @@ def takes_nothing_more(prompts, completions, answer, completion_ids, trainer_sta
     return sync_user(prompts, completions, answer)
 
 
-@pytest.mark.parametrize(
-    "reward",
-    [math_reward, strict_math_reward, async_math_reward, numeric_reward, takes_nothing_more],
-    ids=lambda f: f.__name__,
-)
 @pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
-def test_a_thought_that_the_template_began_is_no_answer(tmp_path, reward, preset):
+def test_a_thought_that_the_template_began_is_no_answer(tmp_path, preset):
     def script(generation, prompt, member):
         right = f"the answer is {asked(prompt)}"
         return [f"{right}$", f"{right}", f"hm</think>{right}$", f"{right}</think>no idea$"][member]
 
-    options = dict(preset=preset, max_completion_length=32)
-    began = run(tmp_path / "a", reward, True, script=script, **options)
-    plain = run(tmp_path / "b", reward, False, script=script, **options)
-    key = f"rewards/{reward.__name__}/mean"
-    assert [made.state.log_history[0][key] for made in (began, plain)] == [0.25, 0.75]
+    rewards = [math_reward, strict_math_reward, async_math_reward, numeric_reward, takes_nothing_more]
+    options = dict(preset=preset, max_completion_length=32, correctness_function="numeric_reward")
+    for begins, share in ((True, 0.25), (False, 0.75)):
+        (logged, *_) = run(tmp_path / str(begins), rewards, begins, script=script, **options).state.log_history
+        assert {f.__name__: logged[f"rewards/{f.__name__}/mean"] for f in rewards} == {f.__name__: share for f in rewards}
 
 
 def test_evaluation_is_told_too(tmp_path):
