@@ -318,7 +318,8 @@ class ExGRPOTrainer(MixedLossTrainer):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
             if self.model.training:
                 stored = set(generation.local()) if generation is not None else set()
-                self._log(self._unanswered(self, prompts, completions, completion_ids_list, stored))
+                share = self._unanswered(self, prompts, completions, completion_ids_list, stored)
+                self._log({} if share is None else {"fresh/unanswered": share})
         if not self.model.training:
             if self.planner is not None and self.log_completions:
                 self._log_completion_extra("replayed", [""] * len(prompts))

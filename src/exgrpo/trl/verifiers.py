@@ -45,10 +45,10 @@ class UnansweredReport:
 
     def __call__(
         self, trainer: Any, prompts: Any, completions: Any, completion_ids: Any, stored: set[int]
-    ) -> dict[str, float]:
-        """The metric of a generation; on every process the same. stored: local rows without a fresh completion."""
+    ) -> float | None:
+        """The share in a generation, on every process the same; None where nothing is known. stored: local rows not fresh."""
         if self._function is None:
-            return {}
+            return None
         rows = [row for row in range(len(completions)) if row not in stored]
         texts = answer_texts(prompts, completions)
         answered = sum(bool(self._function.finds(texts[row])) for row in rows)
@@ -56,7 +56,7 @@ class UnansweredReport:
         counts = torch.tensor([[len(rows), answered, cut]], device=trainer.accelerator.device)
         fresh, answered, cut = trainer.accelerator.gather(counts).sum(0).tolist()
         if not fresh:
-            return {}
+            return None
         if not answered and not self._said and trainer.accelerator.is_main_process:
             logger.warning(
                 "0 of %d completions of the generation at step %d have an answer where %s looks: %s. %d of them were cut at "
@@ -71,7 +71,7 @@ class UnansweredReport:
                 f" (the first one ends with {_end_of(completions[rows[0]])})" if rows else "",
             )
         self._said = not answered
-        return {"fresh/unanswered": 1 - answered / fresh}
+        return float(1 - answered / fresh)
 
 
 def _end_of(completion: Any) -> str:
