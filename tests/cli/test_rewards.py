@@ -127,6 +127,27 @@ def test_what_cannot_be_checked_is_said(dataset, say):
         check_golds(numeric_reward, load_questions(dataset), answer_name="solution")
 
 
+def test_golds_that_are_no_numbers_among_numbers_are_said(tmp_path, say):
+    path = tmp_path / "q.jsonl"
+
+    def write(*golds):
+        path.write_text("".join(json.dumps({"question": f"q{i}", "answer": a}) + "\n" for i, a in enumerate(golds)))
+
+    write("5", "so\n#### 1,234", "no idea", "3/4", "7")
+    code, text = say("check", path)
+    assert code == 0
+    assert "Most gold answers are numbers, but 1 of 5 are not: row 2: 'no idea'" in text
+    assert say("check", path, "--json")[1]["no_numbers"] == [{"row": 2, "gold": "no idea"}]
+    write("x", "y", "5")
+    assert "Most gold answers" not in say("check", path)[1]
+
+
+def test_a_prompt_that_began_the_thinking_does_not_make_its_gold_unreadable(dataset):
+    rows = load_questions(dataset).map(lambda row: {"prompt": row["prompt"] + "\nAssistant: <think>"})
+    report = check_golds(numeric_reward, rows)
+    assert (report.unscorable, report.not_boxed, report.not_stated) == (2, 0, 0)
+
+
 def test_a_report_is_one_sentence(dataset):
     report = check_golds(numeric_reward, load_questions(dataset))
     assert report.share_unscorable == 0.2
@@ -182,8 +203,11 @@ class Questions(logs.Dataset):
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
+    return stored(tmp_path_factory.mktemp("run"))
+
+
+def stored(folder):
     """The folder of a run that stored all of them; `numeric_reward` decided."""
-    folder = tmp_path_factory.mktemp("run")
     rewards = json.dumps([[{"name": "numeric_reward"}], {"decides": "numeric_reward", "above": 0.5}])
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token=WORDS[0])).to_str()
     with pytest.MonkeyPatch.context() as patch:
@@ -221,6 +245,21 @@ def test_what_is_suspicious_of_a_run(audited, say, second):
     assert found["found"][0]["reasons"][0] == "second verifier: wrong"
     verifiers = {one["verifier"] for one in found["found"]}
     assert verifiers <= ({"numeric_reward"} if second else {"math_reward", "choice_reward", None})
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_second_verifier_is_told_that_the_runs_template_began_the_thinking(tmp_path, say, monkeypatch, begun):
+    thought = "" if begun else "<think> "
+    texts = {
+        "whole": ("4", f"{thought}4 or 5? </think> The answer is 4.", "stop"),
+        "cut": ("5", "hm The answer is 5.", "stop"),
+    }
+    monkeypatch.setitem(globals(), "COMPLETIONS", texts)
+    monkeypatch.setitem(globals(), "WORDS", sorted({word for _, text, _ in texts.values() for word in text.split(" ")}))
+    _, found = say("audit", stored(tmp_path), "--json", "--with", "math_reward")
+    assert {one["gold"]: one["reasons"] for one in found["found"]} == (
+        {"5": ["second verifier: wrong"]} if begun else {}
+    )
 
 
 def test_as_a_table(audited, say):
@@ -268,7 +307,9 @@ def test_the_second_verifier_is_another_where_there_is_one(gold, decided, second
     [
         ("\\boxed{1} \\boxed{ 1 }", False), ("\\boxed{1} \\boxed{2}", True), ("\\boxed{1", True), ("no", False),
         ("The answer is 5. So the answer: 5", False), ("The answer is 5\nThe answer is 6", True),
-        ("\\boxed{1}</think>\\boxed{2}", False),
+        ("\\boxed{1}</think>\\boxed{2}", False), ("\\boxed{} \\boxed{1}", False),
+        ("<answer>1</answer> <answer>2</answer>", True),
+        ("\\boxed{1} is not the answer", True),
     ],
 )  # fmt: skip
 def test_several_answers(text, several):

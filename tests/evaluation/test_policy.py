@@ -130,6 +130,65 @@ def test_sampling_is_from_the_whole_distribution(model, tokenizer):
     assert torch.allclose(frequencies[3:], expected[3:], atol=0.07)
 
 
+def test_nothing_of_the_models_generation_configuration_changes_what_is_sampled(model, tokenizer):
+    def distinct():
+        one = lambda completions, **_: [1.0] * len(completions)  # noqa: E731
+        return evaluate_policy(model, tokenizer, questions(4), one, num_samples=16, max_new_tokens=6).distinct_right
+
+    plain = distinct()
+    config = model.generation_config
+    for name, value in {
+        "min_p": 0.99, "typical_p": 0.001, "epsilon_cutoff": 0.9, "top_k": 1, "suppress_tokens": [3, 4],
+        "no_repeat_ngram_size": 1, "bad_words_ids": [[5]], "min_new_tokens": 6, "num_return_sequences": 2, "num_beams": 2,
+        "stop_strings": "1",
+    }.items():  # fmt: skip
+        model.generation_config = copy.deepcopy(config)
+        own = model.generation_config
+        setattr(own, name, value)
+        assert distinct() == plain, name
+        assert model.generation_config is own
+
+
+def test_the_end_tokens_are_those_of_the_model_and_the_tokenizer(model, tokenizer):
+    model.generation_config.eos_token_id = [5, 6]
+    seen = []
+
+    def reward(completion_ids, **kwargs):
+        seen.extend(completion_ids)
+        return [1.0] * len(completion_ids)
+
+    evaluate_policy(model, tokenizer, questions(8), reward, num_samples=16, max_new_tokens=6)
+    assert {ids[-1] for ids in seen if len(ids) < 6} == {EOS, 5, 6}
+    assert not any({EOS, 5, 6} & {*ids[:-1]} for ids in seen)
+
+
+def test_it_says_over_how_many_questions_each_k_is(model, tokenizer, caplog):
+    def reward(completions, **kwargs):
+        return [None if i in (0, 4, 5, 6) else 1.0 for i in range(len(completions))]
+
+    result = evaluate_policy(model, tokenizer, questions(3), reward, num_samples=4, max_new_tokens=2, greedy=False)
+    assert result.questions_at_k == {1: 3, 2: 2, 4: 1}
+    assert "pass@1 over 3, pass@2 over 2, pass@4 over 1 of 3" in caplog.text
+    row = result.as_row()
+    assert (row["questions@2"], row["questions@4"], "questions@1" in row) == (2, 1, False)
+
+
+def test_verifiers_are_told_that_the_chat_template_began_the_thinking(model, tokenizer):
+    rows = [{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}]
+
+    def reward(prompts, completions, answer, **kwargs):
+        written = [[{"role": "assistant", "content": "2"}] for _ in completions]
+        return numeric_reward(prompts=prompts, completions=written, answer=answer)
+
+    plain, thinking = copy.deepcopy(tokenizer), copy.deepcopy(tokenizer)
+    thinking.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
+    thinking.add_tokens(["<think>"])
+    model.resize_token_embeddings(len(thinking))
+    results = [evaluate_policy(model, t, rows, reward, num_samples=2, max_new_tokens=2) for t in (plain, thinking)]
+    assert [result.pass_at_1 for result in results] == [1.0, 0.0]
+    assert [result.greedy_accuracy for result in results] == [1.0, 0.0]
+
+
 def test_greedy_does_not_depend_on_padding_or_batch(model, tokenizer):
     rows = [{"prompt": "1" * length + "+2="} for length in (1, 9, 4, 4, 2, 7)]
 
@@ -170,15 +229,15 @@ def test_valid_share_is_over_right_samples_only(model, tokenizer):
         return len(asked) % 2 == 0
 
     def reward(completions, **kwargs):
-        return [0.4 if i % 4 else 0.9 for i in range(len(completions))]
+        return [0.5 if i % 4 else 0.9 for i in range(len(completions))]
 
     rows = questions(4)
     options = {"num_samples": 4, "max_new_tokens": 3, "greedy": False, "is_valid": is_valid}
-    result = evaluate_policy(model, tokenizer, rows, reward, correct_at=0.5, **options)
+    result = evaluate_policy(model, tokenizer, rows, reward, **options)
     assert [prompt for prompt, _ in asked] == [row["prompt"] for row in rows]
     assert (result.pass_at_1, result.valid_share, result.greedy_accuracy) == (0.25, 0.5, None)
     assert result.distinct_right == 0.5  # one right sample a question, of which every second is valid
-    assert evaluate_policy(model, tokenizer, rows, reward, **options).valid_share is None
+    assert evaluate_policy(model, tokenizer, rows, reward, correctness_threshold=0.9, **options).valid_share is None
 
 
 def test_refusals(model, tokenizer):

@@ -14,7 +14,8 @@ from ..experience.log import LogReader, Origin
 from ..rewards import TRL_REWARDS, get_reward
 from ..rewards.check import call, final_answer
 from ..rewards.choice import parse_label
-from ..rewards.completion import THINK_END, boxes
+from ..rewards.completion import THINK, THINK_END, boxes, thinking_begun
+from ..rewards.marks import marks
 from ..rewards.number import parse_number
 from .experience import log_path
 from .experience_look import one_moment
@@ -58,6 +59,7 @@ class Stored:
     decided_by: str
     verifier: str | None = None
     second: float | None = None
+    begun: bool = False
     reasons: list[str] = field(default_factory=list)
 
 
@@ -66,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     with one_moment(log_path(args.run)) as reader:
         stored = list(_stored(reader, args.all, args.answer_name))
     readable = [one for one in stored if one.completion is not None]
+    mark_begun(readable)
     if stored and not readable:
         raise UsageError(
             "no completion can be shown as text: the log keeps no tokenizer, or `tokenizers` is not installed."
@@ -160,6 +163,14 @@ def _decided_by(origin: Origin) -> str:
         return ""
 
 
+def mark_begun(stored: Sequence[Stored]) -> None:
+    """The log keeps no chat template: that of a run began the thinking if completions end thoughts, and begin none."""
+    texts = [one.completion or "" for one in stored]
+    begun = any(THINK_END in text for text in texts) and not any(THINK in text for text in texts)
+    for one in stored:
+        one.begun = begun
+
+
 # A second verifier ------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +207,9 @@ def _score(reward: Callable[..., Any], wants_messages: bool, ones: Sequence[Stor
     names = {name for one in ones for name in one.columns} - {"prompts", "completions"}
     columns = {name: [one.columns.get(name) for one in ones] for name in sorted(names)}
     columns |= {name: [one.gold for one in ones] for name in ("answer", "solution") if name not in columns}
-    for one, value in zip(ones, call(reward, prompts=prompts, completions=completions, **columns), strict=True):
+    with thinking_begun(prompts, [one.begun for one in ones]):
+        values = call(reward, prompts=prompts, completions=completions, **columns)
+    for one, value in zip(ones, values, strict=True):
         one.second = value
         if value is None or value != value:
             one.reasons.append(UNSCORABLE)
@@ -234,11 +247,11 @@ def look(stored: Sequence[Stored]) -> None:
 
 
 def states_several(text: str) -> bool:
-    """Whether boxes, or sentences with "answer is", say different things, or a box was left open."""
+    """Whether boxes, or sentences with "answer is", say different things, or a box was left open, or is denied."""
     said = text.rpartition(THINK_END)[2]
-    boxed = boxes(said)
-    if boxed != []:
-        return boxed is None or len({"".join(content.split()) for content in boxed}) > 1
+    marked = marks(said)
+    if marked != []:
+        return marked is None or len({"".join(mark.content.split()) for mark in marked}) > 1
     return len({match[1].strip(" .*$").casefold() for match in _STATED.finditer(said)}) > 1
 
 

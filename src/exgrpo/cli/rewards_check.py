@@ -58,6 +58,7 @@ def _as_json(report: GoldReport, args: argparse.Namespace) -> dict[str, Any]:
         "dataset": args.dataset, "split": args.split, "reward": report.reward, "rows": report.rows,
         "unscorable": report.unscorable, "share_unscorable": report.share_unscorable, "not_boxed": report.not_boxed,
         "share_not_themselves": report.share_not_themselves, "not_stated": report.not_stated, "found": list(report.found),
+        "no_numbers": [{"row": row, "gold": gold} for row, gold in report.no_numbers],
         "exceeded": _exceeded(report, args),
     }  # fmt: skip
 
@@ -82,6 +83,9 @@ def _write(report: GoldReport, args: argparse.Namespace) -> None:
         write_table(rows, ["row", "boxed", "sentence", "gold"], long="gold")
         if len(report.found) > len(shown):
             write(f"and {len(report.found) - len(shown):,} more; --examples N shows more, --json all")
+    if odd := report.no_numbers:
+        examples = ", ".join(f"row {row}: {gold[:40]!r}" for row, gold in odd[: max(1, args.examples)])
+        write(f"\nMost gold answers are numbers, but {len(odd):,} of {report.rows:,} are not: {examples}")
     for line in _exceeded(report, args):
         write(f"\n{line}")
 

@@ -1,8 +1,12 @@
 """Completions of many prompts from a Hugging Face model, in large batches of similar length."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from ..rewards.completion import opens_thinking
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,11 @@ def prompt_token_ids(tokenizer: Any, prompts: list[Any]) -> list[list[int]]:
         return tokenizer(text=prompts)["input_ids"]
     encoded = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)
     return encoded["input_ids"]
+
+
+def begins_thought(tokenizer: Any, prompt: Any, ids: list[int]) -> bool:
+    """Whether a prompt ends in a thought that it, or its chat template, began."""
+    return opens_thinking(prompt if isinstance(prompt, str) else tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def generate(
@@ -47,9 +56,10 @@ def generate(
         for row, index in enumerate(batch):
             ids[row, width - len(prompt_ids[index]) :] = torch.tensor(prompt_ids[index])
             mask[row, width - len(prompt_ids[index]) :] = 1
-        output = model.generate(
-            input_ids=ids.to(model.device), attention_mask=mask.to(model.device), generation_config=config
-        )
+        with _defaults_aside(model):
+            output = model.generate(
+                input_ids=ids.to(model.device), attention_mask=mask.to(model.device), generation_config=config
+            )
         rows = [_until_end(row, eos) for row in output[:, width:].tolist()]
         texts = tokenizer.batch_decode([row for row, _ in rows], skip_special_tokens=True)
         for index, (tokens, finished), text in zip(batch, rows, texts, strict=True):
@@ -84,6 +94,21 @@ def _until_end(ids: list[int], eos: frozenset[int]) -> tuple[list[int], bool]:
     return ids, False
 
 
+@contextmanager
+def _defaults_aside(model: Any) -> Iterator[None]:
+    """The model's own generation configuration, which `generate` takes whatever is left open from, replaced by a plain one."""
+    from transformers import GenerationConfig
+
+    own = [(module, module.generation_config) for module in model.modules() if "generation_config" in vars(module)]
+    for module, _ in own:
+        module.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        for module, config in own:
+            module.generation_config = config
+
+
 def _generation_config(
     model: Any, tokenizer: Any, max_new_tokens: int, temperature: float | None
 ) -> tuple[Any, frozenset[int]]:
@@ -91,9 +116,9 @@ def _generation_config(
 
     own = getattr(model, "generation_config", None)
     eos = getattr(own, "eos_token_id", None)
-    if eos is None:
-        eos = tokenizer.eos_token_id
     ends = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ends:
+        ends = [tokenizer.eos_token_id, *ends]  # as TRL's trainer does
     pad = tokenizer.pad_token_id
     if pad is None:
         pad = ends[0] if ends else 0

@@ -4,6 +4,7 @@ Evaluation leaves no trace: the global random state, the training flag and the g
 are as before.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -12,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigurationError, DatasetError
-from .generation import Completion, generate, prompt_token_ids
+from ..rewards.completion import thinking_begun
+from .generation import Completion, begins_thought, generate, prompt_token_ids
 from .passk import pass_at_k
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class EvaluationResult:
     pass_at_1: float
     pass_at_k: Mapping[int, float]
     """k -> pass@k over the questions with at least k scorable samples, for k = 1, 2, 4, ... and `num_samples`."""
+    questions_at_k: Mapping[int, int]
+    """k -> over how many questions that is: fewer for a larger k where samples are unscorable."""
     greedy_accuracy: float | None
     valid_share: float | None
     """Of the right samples, the share that `is_valid` accepts; None without a checker or without a right sample."""
@@ -45,10 +51,12 @@ class EvaluationResult:
     """Share of right samples of each question, in the order of the dataset; None where none was scorable."""
 
     def as_row(self) -> dict[str, Any]:
-        """A flat dictionary for tables and logs: `pass@1`, `pass@2`, ... beside the other fields."""
-        row = {f"pass@{k}": value for k, value in self.pass_at_k.items()}
+        """A flat dictionary for tables and logs: `pass@1`, `pass@2`, ... beside the other fields; `questions@k` where a pass@k
+        is not over all questions."""
+        row: dict[str, Any] = {f"pass@{k}": value for k, value in self.pass_at_k.items()}
+        row |= {f"questions@{k}": count for k, count in self.questions_at_k.items() if count < self.questions}
         rest = asdict(self)
-        for name in ("pass_at_1", "pass_at_k", "accuracies"):
+        for name in ("pass_at_1", "pass_at_k", "questions_at_k", "accuracies"):
             del rest[name]
         return row | rest
 
@@ -65,12 +73,13 @@ def evaluate_policy(
     seed: int = 0,
     greedy: bool = True,
     is_valid: Callable[[Any, str], bool] | None = None,
-    correct_at: float = 1.0,
+    correctness_threshold: float = 0.5,
 ) -> EvaluationResult:
     """Samples `num_samples` completions of every question, scores them, and decodes each question greedily once.
 
-    Sampling is from the whole distribution at `temperature`: top-k, top-p and penalties of the model's own generation
-    configuration do not apply. The same arguments, `batch_size` among them, give the same result.
+    Sampling is from the whole distribution at `temperature`: nothing of the model's own generation configuration applies but
+    its end tokens, which end a completion as the tokenizer's does. The same arguments, `batch_size` among them, give the same
+    result.
 
     Args:
         model: a causal language model with `generate`.
@@ -83,7 +92,7 @@ def evaluate_policy(
         greedy: whether to decode greedily as well.
         is_valid: `(prompt, completion text) -> bool`, whether a right completion is right for good reasons, as
             `Task.is_valid` tells.
-        correct_at: the reward from which on a completion is right.
+        correctness_threshold: a completion is right if its reward is above, as in training.
 
     Raises:
         ConfigurationError: arguments out of range. DatasetError: no rows, or no column `prompt`.
@@ -108,18 +117,31 @@ def evaluate_policy(
         sampled = generate(model, tokenizer, [prompt_ids[i] for i in question_of], temperature=temperature, **options)
         best = generate(model, tokenizer, prompt_ids, temperature=None, **options) if greedy else []
 
-    rewards = _scores(reward_func, [rows[i] for i in question_of], sampled).reshape(len(rows), num_samples)
+    begun = [begins_thought(tokenizer, row["prompt"], ids) for row, ids in zip(rows, prompt_ids, strict=True)]
+    with thinking_begun([row["prompt"] for row in rows], begun):
+        rewards = _scores(reward_func, [rows[i] for i in question_of], sampled).reshape(len(rows), num_samples)
+        of_best = _scores(reward_func, rows, best) if greedy else None
     scorable = np.isfinite(rewards)
-    right = scorable & (np.nan_to_num(rewards, nan=-np.inf) >= correct_at)
+    right = scorable & (np.nan_to_num(rewards, nan=-np.inf) > correctness_threshold)
     n, c = scorable.sum(axis=1), right.sum(axis=1)
     if not n.any():
         raise DatasetError("None of the samples could be scored: the reward function returned None for all of them.")
+    questions_at_k = {k: int((n >= k).sum()) for k in _ks(num_samples) if (n >= k).any()}
+    if len({*questions_at_k.values()}) > 1 or len(questions_at_k) < len(_ks(num_samples)):
+        logger.warning(
+            "%d of %d samples could not be scored, so that pass@k is not over the same questions for every k: %s of %d.",
+            (~scorable).sum(),
+            scorable.size,
+            ", ".join(f"pass@{k} over {questions_at_k.get(k, 0)}" for k in _ks(num_samples)),
+            len(rows),
+        )
     lengths = [len(completion.ids) for completion in sampled]
     valid = _valid(is_valid, [rows[i] for i in question_of], sampled, right.ravel())
     return EvaluationResult(
         pass_at_1=float(np.mean(c[n > 0] / n[n > 0])),
-        pass_at_k={k: float(pass_at_k(n[n >= k], c[n >= k], k).mean()) for k in _ks(num_samples) if (n >= k).any()},
-        greedy_accuracy=_greedy_accuracy(_scores(reward_func, rows, best), correct_at) if greedy else None,
+        pass_at_k={k: float(pass_at_k(n[n >= k], c[n >= k], k).mean()) for k in questions_at_k},
+        questions_at_k=questions_at_k,
+        greedy_accuracy=None if of_best is None else _greedy_accuracy(of_best, correctness_threshold),
         valid_share=float(valid.sum() / right.sum()) if is_valid and right.any() else None,
         distinct_right=_distinct([completion.text for completion in sampled], valid.reshape(right.shape)),
         mean_length=float(np.mean(lengths)),
@@ -150,9 +172,9 @@ def _scores(function: Callable[..., Any], rows: list[dict[str, Any]], completion
 _OWN_COLUMNS = frozenset({"prompt", "completion", "completion_ids"})
 
 
-def _greedy_accuracy(rewards: Any, correct_at: float) -> float | None:
+def _greedy_accuracy(rewards: Any, threshold: float) -> float | None:
     known = rewards[np.isfinite(rewards)]
-    return float(np.mean(known >= correct_at)) if known.size else None
+    return float(np.mean(known > threshold)) if known.size else None
 
 
 def _valid(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DatasetError
-from .completion import boxes
+from .completion import THINK_END, boxes, opens_thinking
+from .number import parse_number
 
 CHUNK = 512  # golds scored at once
 NO_COLUMNS_OF_REWARDS = ("prompt", "completion", "completion_ids")
@@ -41,6 +42,7 @@ class GoldReport:
         unscorable: of them, those without a reward in both forms.
         not_boxed, not_stated: scorable golds that do not get 1 as `\\boxed{gold}`, and in a sentence.
         found: all these golds, those that fail in a box first, and then in the order of their rows.
+        no_numbers: row and text of the golds that are no numbers, where most of the others are; those may be no answers at all.
     """
 
     reward: str
@@ -49,6 +51,7 @@ class GoldReport:
     not_boxed: int
     not_stated: int
     found: tuple[Gold, ...] = field(repr=False)
+    no_numbers: tuple[tuple[int, str], ...] = field(default=(), repr=False)
 
     @property
     def share_unscorable(self) -> float:
@@ -91,10 +94,12 @@ def check_golds(reward: Callable[..., Any], dataset: Any, *, answer_name: str = 
             f"the columns {dataset.column_names}."
         )
     found: list[Gold] = []
+    no_numbers: list[tuple[int, str]] = []
     for start in range(0, rows, CHUNK):
         columns = dataset[start : start + CHUNK]
         golds = columns[answer_name]
         finals = [final_answer(str(gold)) for gold in golds]
+        no_numbers += [(start + i, text) for i, text in enumerate(finals) if parse_number(text) is None]
         boxed = _scores(reward, columns, [rf"\boxed{{{final}}}" for final in finals])
         stated = _scores(reward, columns, [f"The answer is {final}." for final in finals])
         for place, (gold, one, two) in enumerate(zip(golds, boxed, stated, strict=True)):
@@ -108,6 +113,7 @@ def check_golds(reward: Callable[..., Any], dataset: Any, *, answer_name: str = 
         not_boxed=sum(gold.boxed != 1.0 for gold in scorable),
         not_stated=sum(gold.sentence != 1.0 for gold in scorable),
         found=tuple(sorted(found, key=lambda gold: gold.boxed == 1.0)),
+        no_numbers=tuple(no_numbers) if 2 * len(no_numbers) < rows else (),
     )
 
 
@@ -127,7 +133,9 @@ def call(reward: Callable[..., Any], **arguments: Any) -> list[float | None]:
 def _scores(reward: Callable[..., Any], columns: Mapping[str, list[Any]], texts: list[str]) -> list[float | None]:
     prompts = columns.get("prompt") or [""] * len(texts)
     completions = [
-        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        (f"{THINK_END}\n{text}" if opens_thinking(prompt) else text)
+        if isinstance(prompt, str)
+        else [{"role": "assistant", "content": text}]
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     given = {name: values for name, values in columns.items() if name not in NO_COLUMNS_OF_REWARDS}

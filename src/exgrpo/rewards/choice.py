@@ -2,7 +2,7 @@ r"""Reward for multiple-choice questions whose gold answer is the label of an op
 
 The chosen option is looked for after `</think>`, in this order:
 
-1. the last `\boxed{...}`; boxes that name different options are several answers, hence wrong;
+1. the `\boxed{...}` and the `<answer>` elements; those that name different options are several answers (see `marks`);
 2. the label after the last "answer is" or "answer:"; "A or B" there is several answers, and so is any other label
    that stands free in the sentence, or in the box;
 3. the labels in parentheses, `(C)`, on the last line that has one; different ones are several answers, and
@@ -14,7 +14,8 @@ import re
 from numbers import Integral
 from typing import Any
 
-from .completion import answer_text, boxes, versioned, warn_unscorable
+from .completion import answer_texts, looks_for, versioned, warn_unscorable
+from .marks import Mark, is_denied, marks
 
 _MAX_CHARS = 256
 _LABEL = r"\(?(?P<label>[A-Z]|[0-9])(?![A-Za-z0-9'’^_]|\s*[-+*/=]\s*[A-Za-z0-9]|\.[0-9]|\+\+|#)\)?"
@@ -39,12 +40,17 @@ _STOP = re.compile(r"\n|[.!](?=\s|$)")
 _TYPOGRAPHY = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*(?=\{)|\\[()\[\]]|[{}$*`]")
 
 
+@looks_for(
+    "after the thinking: in \\boxed{...} or <answer>...</answer>, after 'the answer is', in parentheses on the last line that "
+    "has a label, or the text as a whole",
+    lambda text: final_choice(text) is not None,
+)
 @versioned
 def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where a completion chooses the gold option and no other, else 0.0.
 
     Args:
-        prompts: Not looked at; part of the signature of a TRL reward function.
+        prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
         answer: N gold labels, such as "C", "(c)" or "2".
 
@@ -55,8 +61,8 @@ def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwa
     if None in golds:
         warn_unscorable("choice_reward", "the label of an option", answer[golds.index(None)])
     return [
-        None if gold is None else float(final_choice(answer_text(completion)) == gold)
-        for completion, gold in zip(completions, golds, strict=True)
+        None if gold is None else float(final_choice(text) == gold)
+        for text, gold in zip(answer_texts(prompts, completions), golds, strict=True)
     ]
 
 
@@ -72,9 +78,9 @@ def parse_label(gold: Any) -> str | None:
 
 def final_choice(text: str) -> str | None:
     """The label of the one option that `text` commits itself to, in upper case; None if none, or several."""
-    found = boxes(text)
+    found = marks(text)
     if found != []:
-        labels = {_boxed_label(content) for content in set(found or ())}
+        labels = {_marked_label(mark) for mark in found or ()}
         return labels.pop() if len(labels) == 1 else None
     last = None
     for match in _ANSWER_IS.finditer(text):
@@ -82,7 +88,7 @@ def final_choice(text: str) -> str | None:
     if last is not None:
         stated = _plain(text[last.end() : last.end() + _MAX_CHARS]).lstrip().partition("\n")[0]
         if _CHOICE.match(stated, _LEAD.match(stated).end()):  # type: ignore[union-attr]
-            return _leading_label(stated, sentence=True)
+            return None if is_denied(text, last.end(), last.end()) else _leading_label(stated, sentence=True)
     if _BRACKETED.search(text):
         return _bracketed(text)
     return None if len(set(_LISTED.findall(text))) > 1 else _leading_label(_plain(text[: _MAX_CHARS + 1]).strip())
@@ -90,6 +96,12 @@ def final_choice(text: str) -> str | None:
 
 def _plain(text: str) -> str:
     return _TYPOGRAPHY.sub("", text)
+
+
+def _marked_label(mark: Mark) -> str | None:
+    if mark.is_element and parse_label(_plain(mark.content[:_MAX_CHARS]).strip()) is None:
+        return final_choice(mark.content)
+    return _boxed_label(mark.content)
 
 
 def _boxed_label(content: str) -> str | None:
@@ -107,6 +119,8 @@ def _leading_label(text: str, sentence: bool = False) -> str | None:
     match = _CHOICE.match(text, start)
     if match is None:
         return _bracketed(text[start:].partition("\n")[0]) if text[start : start + 1] == "(" else None
+    if is_denied(text, match.start(), match.end()):
+        return None
     label, end = match["label"], match.end()
     bare = not text[match.end("label") :].startswith((")", ".", ":"))
     while (more := _JOINED.match(text, end) or (_BESIDE.match(text, end) if bare else None)) is not None:
@@ -130,5 +144,7 @@ def _bracketed(text: str) -> str | None:
     for line in reversed(text.splitlines()):
         labels = {label.upper() for label in _BRACKETED.findall(line)}
         if labels:
-            return labels.pop() if len(labels) == 1 and not _NEGATED.search(line) else None
+            *_, last = _BRACKETED.finditer(line)
+            denied = _NEGATED.search(line) or is_denied(line, last.start(), last.end())
+            return labels.pop() if len(labels) == 1 and not denied else None
     return None

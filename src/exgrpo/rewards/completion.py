@@ -1,11 +1,16 @@
-"""What every verifier of this package reads: the text of a completion, without its thinking, and its boxes.
+"""What every verifier of this package reads: the text of a completion without its thinking, and its boxes.
+
+A thought may have been begun by the prompt. A text prompt shows it; where the prompt is messages, only who put them
+through the chat template knows, and says so by `thinking_begun`.
 
 All functions take time linear in the length of the text: completions are hostile input.
 """
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
@@ -13,9 +18,12 @@ from ..errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 THINK, THINK_END = "<think>", "</think>"
-VERDICTS = "1"
+VERDICTS = "2"
 F = TypeVar("F", bound=Callable[..., Any])
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
+_OPENING = re.compile(r"(?:[\n>|]|assistant\s?:)[ \t]*\Z", re.IGNORECASE)
+_THOUGHTS = ("thinking", "reasoning", "reasoning_content")
+_begun: ContextVar[Mapping[str, bool] | None] = ContextVar("exgrpo_thinking_begun", default=None)
 _warned: set[str] = set()
 
 
@@ -28,9 +36,8 @@ def completion_text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
     if isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion):
-        for message in reversed(completion):
-            if message.get("role") == "assistant":
-                return _content_text(message.get("content"))
+        if (message := _reply(completion)) is not None:
+            return _content_text(message.get("content"))
         if not completion:
             return ""
         raise ConfigurationError(
@@ -41,6 +48,11 @@ def completion_text(completion: Any) -> str:
         "A reward function takes completions that are strings or lists of {'role', 'content'} messages, "
         f"got {type(completion).__name__}."
     )
+
+
+def _reply(messages: Sequence[Any]) -> Mapping[str, Any] | None:
+    """The last message of the assistant."""
+    return next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
 
 
 def _content_text(content: Any) -> str:
@@ -55,10 +67,72 @@ def _content_text(content: Any) -> str:
     )
 
 
-def answer_text(completion: Any) -> str:
-    """The text of a completion after its last `</think>`; all of it where there is none; nothing while it still thinks."""
-    text = completion_text(completion).rpartition(THINK_END)[2]
-    return "" if THINK in text else text
+def answer_text(completion: Any, begun: bool = False) -> str:
+    """The text of a completion after its last `</think>`; nothing while it still thinks.
+
+    Args:
+        completion: see `completion_text`; a message with its thinking in a field of its own has an answer as its content.
+        begun: whether the prompt began the thinking. Then a text without `</think>` is a thought that was cut.
+    """
+    _, end, text = completion_text(completion).rpartition(THINK_END)
+    if THINK in text or (begun and not end and not _thinks_apart(completion)):
+        return ""
+    return text
+
+
+def answer_texts(prompts: Any, completions: Sequence[Any]) -> list[str]:
+    """`answer_text` of all completions, with what is known of their prompts."""
+    began = beginnings(prompts, len(completions))
+    return [answer_text(completion, bool(begun)) for completion, begun in zip(completions, began, strict=True)]
+
+
+def _thinks_apart(completion: Any) -> bool:
+    message = None if isinstance(completion, str) else _reply(completion)
+    return message is not None and any(message.get(name) for name in _THOUGHTS)
+
+
+@contextmanager
+def thinking_begun(prompts: Sequence[Any], begun: Sequence[bool]) -> Iterator[None]:
+    """Tell the verifiers that are called inside, async ones too, which prompts end in a thought that their template began.
+
+    Args:
+        prompts: N lists of messages, as reward functions get them.
+        begun: N flags.
+    """
+    told = _begun.set({repr(prompt): flag for prompt, flag in zip(prompts, begun, strict=True)})
+    try:
+        yield
+    finally:
+        _begun.reset(told)
+
+
+def beginnings(prompts: Any, number: int) -> list[bool | None]:
+    """Whether each prompt ends in a thought that it began; None where that is not known."""
+    if prompts is None or len(prompts) != number:
+        prompts = [None] * number
+    known = _begun.get()
+    return [_has_begun(prompt, known) for prompt in prompts]
+
+
+def _has_begun(prompt: Any, known: Mapping[str, bool] | None) -> bool | None:
+    if isinstance(prompt, str):
+        return opens_thinking(prompt)
+    if known:
+        told = known.get(repr(prompt)) if prompt is not None else None
+        if told is not None:
+            return told
+        if len({*known.values()}) == 1:  # one template for all
+            return next(iter(known.values()))
+    if prompt and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "assistant":  # to be continued
+        return opens_thinking(_content_text(prompt[-1].get("content"))) or None
+    return None
+
+
+def opens_thinking(prompt: str) -> bool:
+    """Whether the text of a prompt ends in a thought that it began: nothing follows its last `<think>`, or that stands where
+    a reply begins. One that is only spoken of is none."""
+    before, tag, after = prompt.rpartition(THINK_END)[2].rpartition(THINK)
+    return bool(tag) and (not after.strip() or _OPENING.search(before[-64:]) is not None)
 
 
 def boxes(text: str) -> list[str] | None:
@@ -67,9 +141,15 @@ def boxes(text: str) -> list[str] | None:
     A box that holds nothing but another one counts once; one that holds more than that is read as a whole. None if a box is
     left open: the completion was cut inside its answer, and `\boxed{4` is not 4.
     """
+    found = box_spans(text)
+    return None if found is None else [text[start:end].strip() for _, _, start, end in found]
+
+
+def box_spans(text: str) -> list[tuple[int, int, int, int]] | None:
+    """Where the boxes of `boxes` are: start and end of each, start and end of its content."""
     if "boxed" not in text and "fbox" not in text:
         return []
-    found: list[tuple[int, int, int, int]] = []  # start and end of a box, start and end of its content
+    found: list[tuple[int, int, int, int]] = []
     stack: list[tuple[int, int, bool, int]] = []  # (start, start of the content, is it a box, boxes found before it)
     for match in _BRACE.finditer(text):
         token = match.group()
@@ -86,9 +166,7 @@ def boxes(text: str) -> list[str] | None:
                     content = inner[2], inner[3]
             del found[before:]
             found.append((opened, match.end(), *content))
-    if any(is_box for _, _, is_box, _ in stack):
-        return None
-    return [text[start:end].strip() for _, _, start, end in found]
+    return None if any(is_box for _, _, is_box, _ in stack) else found
 
 
 def versioned(function: F) -> F:
@@ -96,6 +174,17 @@ def versioned(function: F) -> F:
     another one is then scored again when it is used."""
     function.__dict__["version"] = VERDICTS
     return function
+
+
+def looks_for(where: str, finds: Callable[[str], bool]) -> Callable[[F], F]:
+    """Let a reward function say where it looks for an answer, and whether a text (see `answer_texts`) holds one there: the
+    trainer then tells at once when no completion of a generation does."""
+
+    def mark(function: F) -> F:
+        function.__dict__.update(where=where, finds=finds)
+        return function
+
+    return mark
 
 
 def warn_unscorable(function: str, wanted: str, gold: Any) -> None:

@@ -2,24 +2,24 @@
 
 It differs from TRL's in what it takes and in what it lets through: strings as well as messages; exactly one thinking
 part, before which there may be space; an answer that is not empty; and a prompt that already opens `<think>`, as some
-chat templates do, need not be answered with another.
+chat templates do, need not be answered with another. Whether the template of a prompt in messages does is known in
+training and evaluation; elsewhere it is given the benefit of the doubt.
 """
 
 from typing import Any
 
-from .completion import THINK_END, completion_text
-
-THINK = "<think>"
+from .completion import THINK, THINK_END, beginnings, completion_text
 
 
 def format_reward(prompts: Any, completions: list[Any], **kwargs: Any) -> list[float]:
     """1.0 for `<think>...</think>` once, at the beginning, with text after it; else 0.0.
 
     Args:
-        prompts: N strings, or N lists of messages; only whether a string ends with `<think>` matters. May be None.
+        prompts: N strings, or N lists of messages; only whether they begin a thought matters. May be None.
         completions: N strings, or N lists of messages.
     """
-    opened = [False] * len(completions) if prompts is None else [_is_open(prompt) for prompt in prompts]
+    begun = beginnings(prompts, len(completions))
+    opened = [prompts is not None if known is None else known for known in begun]
     texts = map(completion_text, completions)
     return [float(is_well_formed(text, before)) for text, before in zip(texts, opened, strict=True)]
 
@@ -39,7 +39,3 @@ def is_well_formed(text: str, opened: bool = False) -> bool:
         and THINK not in answer
         and THINK_END not in answer
     )
-
-
-def _is_open(prompt: Any) -> bool:
-    return isinstance(prompt, str) and prompt.rstrip().endswith(THINK)

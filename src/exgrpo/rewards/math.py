@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import MissingExtraError
 from .choice import final_choice
-from .completion import answer_text, boxes, versioned, warn_unscorable
+from .completion import answer_text, answer_texts, boxes, looks_for, versioned, warn_unscorable
 from .math_answer import final_answers
 from .math_form import Form, folded, read, spelled
 from .math_symbolic import rounds_to, symbolic_equal, warm_up
@@ -29,11 +29,14 @@ MAX_GOLD_BITS = 800  # of a gold that is an integer, not text
 
 _NO_LABEL = re.compile(r"[-+*/=^<>]|\\(?!text|math|mbox|left|right)")
 
+_MARKED = "after the thinking: in \\boxed{...} or <answer>...</answer>, after '####' or 'the answer is'"
+
 
 class _NeedsSymbolic(Exception):
     """A signal, not an error: only the pool may decide."""
 
 
+@looks_for(f"{_MARKED}, after the last '=', or a text of one line", lambda text: bool(final_answers(text)))
 @versioned
 def math_reward(
     prompts: Any, completions: list[Any], answer: list[Any], strict: bool = False, **kwargs: Any
@@ -41,7 +44,7 @@ def math_reward(
     r"""1.0 where the final answer of a completion is mathematically equal to the gold answer, else 0.0.
 
     Args:
-        prompts: Not looked at; part of the signature of a TRL reward function.
+        prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
         answer: N gold answers: LaTeX with or without `$`, plain text, numbers, or a solution with a box or `####`.
         strict: Right only if beyond doubt: the same text, the same exact number, or equal both for math-verify and at every
@@ -53,10 +56,11 @@ def math_reward(
     Returns:
         N rewards; None (unscorable) where the gold answer cannot be read, which is logged once per process.
     """
-    batch = _Batch(completions, answer, strict)
+    batch = _Batch(answer_texts(prompts, completions), answer, strict)
     return batch.filled(score(verify_answers, batch.calls)) if batch.calls else batch.rewards
 
 
+@looks_for(_MARKED, lambda text: bool(final_answers(text, strict=True)))
 @versioned
 def strict_math_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """`math_reward` with `strict=True`."""
@@ -67,14 +71,14 @@ async def async_math_reward(
     prompts: Any, completions: list[Any], answer: list[Any], strict: bool = False, **kwargs: Any
 ) -> list[float | None]:
     """`math_reward` that does not block the event loop."""
-    batch = _Batch(completions, answer, strict)
+    batch = _Batch(answer_texts(prompts, completions), answer, strict)
     return batch.filled(await score_async(verify_answers, batch.calls)) if batch.calls else batch.rewards
 
 
 class _Batch:
     """What text and exact numbers decide is scored at once; the rest waits as `calls` for the pool, equal ones together."""
 
-    def __init__(self, completions: list[Any], answer: list[Any], strict: bool):
+    def __init__(self, texts: list[str], answer: list[Any], strict: bool):
         if importlib.util.find_spec("math_verify") is None:
             raise MissingExtraError("math-verify", "math", "math_reward")
         golds = [parse_gold(gold) for gold in answer]
@@ -82,8 +86,8 @@ class _Batch:
             warn_unscorable("math_reward", "a mathematical answer", answer[golds.index(None)])
         self.rewards: list[float | None] = []
         self.waiting: dict[tuple[tuple[str, ...], str], list[int]] = {}
-        for row, (completion, gold) in enumerate(zip(completions, golds, strict=True)):
-            answers = final_answers(answer_text(completion), strict)
+        for row, (text, gold) in enumerate(zip(texts, golds, strict=True)):
+            answers = final_answers(text, strict)
             try:
                 self.rewards.append(None if gold is None else float(_decide(answers, gold, strict, here=False)))
             except _NeedsSymbolic:

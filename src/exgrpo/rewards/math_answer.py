@@ -2,8 +2,8 @@ r"""Where the final answer of a completion stands: `final_answers`. Pure text, l
 
 It is looked for after `</think>`, in this order; the first that is there decides:
 
-1. the `\boxed{...}`: all of them, each of which must then be right; one left open is no answer;
-2. what follows the last `####` (the form of GSM8K), to the end of the line;
+1. the `\boxed{...}` and the `<answer>` elements: all of them, each of which must then be right (see `marks`);
+2. what follows the last `####` (the form of GSM8K) that anything follows, to the end of the line;
 3. what follows the last "answer is" or "answer:", to the end of the sentence; nothing on its line may take it back;
 4. what follows the last `=` of the last line, if it ends the text;
 5. the whole text, if it is one short line.
@@ -13,7 +13,7 @@ The last two are guesses, and `strict` does without them.
 
 import re
 
-from .completion import boxes
+from .marks import after_hashes, is_denied, marks
 from .number import parse_number
 
 MAX_CHARS = 512  # of one answer; longer ones are not read
@@ -41,21 +41,30 @@ _STOPS, _FACTORS = ".!?", "0123456789)}"
 
 def final_answers(text: str, strict: bool = False) -> list[str]:
     """The answers that `text` commits itself to, all of which must be right; empty if there is none that can be read."""
-    found = boxes(text)
+    introduced = _introduced(text)
+    return introduced if introduced is not None else [] if strict else _at_the_end(text)
+
+
+def _introduced(text: str) -> list[str] | None:
+    """By the first three rules; None if there is nothing to which they apply."""
+    found = marks(text)
     if found != []:
-        contents = list(dict.fromkeys(found or ()))
-        return contents if len(contents) <= MAX_BOXES and all(0 < len(c) <= MAX_CHARS for c in contents) else []
-    hashes = text.rfind("####")
-    if hashes >= 0:
-        stated = text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0].strip()
-        if 0 < len(stated) <= MAX_CHARS and (parse_number(stated) is not None or _WORD.search(stated) is None):
-            return [stated]  # otherwise it was a heading
+        contents: dict[str, None] = {}
+        for mark in found or ():
+            inner = _introduced(mark.content) if mark.is_element else None
+            if inner == []:
+                return []
+            contents.update(dict.fromkeys([mark.content] if inner is None else inner))
+        return [*contents] if len(contents) <= MAX_BOXES and all(0 < len(c) <= MAX_CHARS for c in contents) else []
+    stated = after_hashes(text, MAX_CHARS)
+    if 0 < len(stated) <= MAX_CHARS and (parse_number(stated) is not None or _WORD.search(stated) is None):
+        return [stated]  # otherwise it was a heading
     last = None
     for match in _ANSWER_IS.finditer(text):
         last = match
-    if last is not None:
-        return _stated(text[last.end() :])
-    return [] if strict else _at_the_end(text)
+    if last is None:
+        return None
+    return [] if is_denied(text, last.end(), last.end()) else _stated(text[last.end() :])
 
 
 def _stated(text: str) -> list[str]:

@@ -109,6 +109,8 @@ class Signed(NamedTuple):
         """Whether two numbers are equal, and a sign that only one of them has a matter of form."""
         if self.value is None or self.value != other.value:
             return False
+        if self.sign and other.sign:
+            return self.sign == other.sign
         return self.sign == other.sign or may_lack_sign(self.value, self.sign or other.sign)
 
 

@@ -2,11 +2,11 @@ r"""Reward for answers that are one number: exact, bounded, without evaluating a
 
 The final answer of a completion is looked for after `</think>`, in this order:
 
-1. the last `\boxed{...}`; boxes with different contents are several answers, hence wrong, and so is one left open;
-2. the number after the last `####` (the form of GSM8K);
+1. the `\boxed{...}` and the `<answer>` elements: different ones are several answers, hence wrong (see `marks`);
+2. the number after the last `####` (the form of GSM8K) that anything follows;
 3. the number after the last "answer is" or "answer:"; "5 or 6" there is several answers, and so is another number in its
    clause;
-4. the last number of the text.
+4. the last number of the text, unless the words around it deny it.
 """
 
 import math
@@ -16,7 +16,8 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
-from .completion import answer_text, boxes, versioned, warn_unscorable
+from .completion import answer_texts, boxes, looks_for, versioned, warn_unscorable
+from .marks import Mark, after_hashes, is_denied, marks
 from .number import (
     MAX_CHARS,
     NONE,
@@ -47,7 +48,7 @@ _FACTOR = re.compile(r"\s*[-+*/^]\s*[\\0-9(]|[*/^][A-Za-z]|\s*\\[A-Za-z]|[²³]|
 _FIGURE = re.compile(r"[0-9]++(?:,[0-9]{3})*+(?:\.[0-9]++)?(?:/[0-9]++)?")
 _LETTERS = re.compile(r"[A-Za-z]*")
 _BOUND = re.compile(
-    r"\b(?:not|less|more|greater|fewer|least|most|either|between|below|above|under|maybe|perhaps)\b|n't\b",
+    r"\b(?:not|less|more|greater|fewer|least|most|either|between|below|above|under|maybe|perhaps|longer|than|except)\b|n't\b",
     re.IGNORECASE,
 )
 _CONDITION = re.compile(
@@ -59,6 +60,10 @@ _OPERATION = re.compile(
 )
 
 
+@looks_for(
+    "after the thinking: in \\boxed{...} or <answer>...</answer>, after '####' or 'the answer is', or the last number",
+    lambda text: final_number(text) is not None,
+)
 @versioned
 def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
@@ -66,7 +71,7 @@ def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kw
     A percent or degree sign that only one of them has is a matter of form behind a whole number: 25 is 25%, 0.25 not 0.25%.
 
     Args:
-        prompts: Not looked at; part of the signature of a TRL reward function.
+        prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
         answer: N gold answers: numbers, or strings that hold one number ("1,234", "3/4", a GSM8K or boxed solution).
 
@@ -78,8 +83,8 @@ def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kw
     if None in values:
         warn_unscorable("numeric_reward", "a number", answer[values.index(None)])
     return [
-        None if gold.value is None else float(gold.equals(_final(answer_text(completion))))
-        for completion, gold in zip(completions, golds, strict=True)
+        None if gold.value is None else float(gold.equals(_final(text)))
+        for text, gold in zip(answer_texts(prompts, completions), golds, strict=True)
     ]
 
 
@@ -101,7 +106,11 @@ def _signed_gold(gold: Any) -> Signed:
     if "####" in text:
         return parse_signed(text.rpartition("####")[2])
     found = boxes(text)
-    return parse_signed(text) if found == [] else _agreed(found)
+    return (
+        parse_signed(text)
+        if found == []
+        else _agreed([parse_signed(content) for content in dict.fromkeys(found or ())])
+    )
 
 
 def final_number(text: str) -> Fraction | None:
@@ -110,29 +119,42 @@ def final_number(text: str) -> Fraction | None:
 
 
 def _final(text: str) -> Signed:
-    found = boxes(text)
+    found = marks(text)
     if found != []:
-        return _agreed(found)
-    hashes = text.rfind("####")
-    if hashes >= 0:
-        signed = parse_signed(text[hashes + 4 : hashes + 4 + MAX_CHARS + 1].lstrip().partition("\n")[0])
-        if signed.value is not None:
-            return signed  # otherwise it was a heading
+        return _agreed([_marked(mark) for mark in found or ()])
+    signed = parse_signed(after_hashes(text, MAX_CHARS))
+    if signed.value is not None:
+        return signed  # otherwise it was a heading
     last = None
     for match in _ANSWER_IS.finditer(text):
         last = match
     if last is not None:
-        stated, signed, rest, line = _stated(text[last.end() :].lstrip())
+        stated, signed = _statement(text[last.end() :].lstrip())
         if stated:
-            return signed if signed.value is not None and _stands(rest, line, signed.value) else NONE
+            return NONE if is_denied(text, last.end(), last.end()) else signed
     return _last_number(text)
 
 
-def _agreed(contents: list[str] | None) -> Signed:
+def _marked(mark: Mark) -> Signed:
+    """The number in a box, or in an element: there also one that a sentence states, or several lines end with."""
+    signed = parse_signed(mark.content)
+    if signed.value is not None or not mark.is_element:
+        return signed
+    if "\n" in mark.content or marks(mark.content) or _ANSWER_IS.search(mark.content):
+        return _final(mark.content)
+    return _statement(mark.content)[1]
+
+
+def _statement(text: str) -> tuple[bool, Signed]:
+    """Whether the clause that `text` begins with holds a number at all, and the one that it states and does not take back."""
+    stated, signed, rest, line = _stated(text)
+    return stated, signed if signed.value is not None and _stands(rest, line, signed.value) else NONE
+
+
+def _agreed(numbers: list[Signed]) -> Signed:
     """The number in all of the boxes, if they agree."""
-    values = {parse_signed(content) for content in set(contents or ())}
-    first = values.pop() if values else NONE
-    return first if all(first.equals(other) for other in values) else NONE
+    first = numbers[0] if numbers else NONE
+    return first if all(first.equals(other) for other in numbers) else NONE
 
 
 def _stated(text: str) -> tuple[bool, Signed, str, str]:
@@ -190,6 +212,8 @@ def _last_number(text: str) -> Signed:
         return NONE
     window = clean(text[max(0, last_digit - 2 * MAX_CHARS) : last_digit + 32])
     numbers = find_numbers(window)
+    if numbers and is_denied(window, numbers[-1][0], numbers[-1][1]):
+        return NONE
     if _DOUBT.search(window[window.rfind("\n", 0, numbers[-1][0]) + 1 :] if numbers else ""):
         return NONE
     if not numbers or _is_factor(rest := window[numbers[-1][1] :]) or "\\over" in window[: numbers[-1][0]]:

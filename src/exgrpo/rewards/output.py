@@ -2,8 +2,9 @@ r"""Reward for what a program prints: the text itself must be equal. Nothing is 
 
 The output that a completion commits itself to is looked for after `</think>`, in this order:
 
-1. the last fenced block (three or more backticks or tildes), whatever its language; one left open was cut: wrong;
-2. the last `\boxed{...}`; boxes with different contents are several answers, hence wrong;
+1. the last fenced block (three or more backticks or tildes), whatever its language; one left open was cut: wrong. Where
+   there are `<answer>` elements only what they hold counts, and is read by these rules; different ones are wrong;
+2. the `\boxed{...}`; boxes with different contents are several answers, hence wrong (see `marks`);
 3. what follows the last "output is", "answer is", "output:" or "answer:": the rest of the line where the gold output is
    one line, with or without a final period, else the rest of the text;
 4. the whole text.
@@ -16,18 +17,24 @@ all. Case, inner spaces and indentation count, and `1.0` is not `1`.
 import re
 from typing import Any
 
-from .completion import answer_text, boxes, versioned, warn_unscorable
+from .completion import answer_texts, looks_for, versioned, warn_unscorable
+from .marks import marks
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
 _STATED = re.compile(r"\b(?:output|answer)\W{0,3}(?:\s?is\b|:)[ \t]*(?::|\*\*)?", re.IGNORECASE)
 
 
+@looks_for(
+    "after the thinking: in the last fenced block, in <answer>...</answer> or \\boxed{...}, after 'the output is', or the "
+    "whole text",
+    lambda text: bool(text.strip()),
+)
 @versioned
 def code_output_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
     """1.0 where the output that a completion states equals the gold output, else 0.0.
 
     Args:
-        prompts: Not looked at; part of the signature of a TRL reward function.
+        prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
         answer: N gold outputs, each also as one fenced block.
 
@@ -38,8 +45,8 @@ def code_output_reward(prompts: Any, completions: list[Any], answer: list[Any], 
     if None in golds:
         warn_unscorable("code_output_reward", "what a program prints", answer[golds.index(None)])
     return [
-        None if gold is None else float(states(answer_text(completion), gold))
-        for completion, gold in zip(completions, golds, strict=True)
+        None if gold is None else float(states(text, gold))
+        for text, gold in zip(answer_texts(prompts, completions), golds, strict=True)
     ]
 
 
@@ -54,14 +61,18 @@ def parse_output(gold: Any) -> str | None:
 
 def states(text: str, gold: str) -> bool:
     """Whether the output that `text` commits itself to is the normalised `gold`."""
+    marked = marks(text)
+    if any(mark.is_element for mark in marked or ()):
+        return all(
+            states(mark.content, gold) if mark.is_element else _inline(mark.content) == gold.lstrip()
+            for mark in marked or ()
+        )
     found = blocks(text)
     if found:
         return found[-1] is not None and normalised(found[-1]) == gold
     gold = gold.lstrip()
-    boxed = boxes(text)
-    if boxed != []:
-        contents = {_inline(content) for content in boxed or ()}
-        return contents == {gold}
+    if marked != []:
+        return {_inline(mark.content) for mark in marked or ()} == {gold}
     last = None
     for match in _STATED.finditer(text):
         last = match

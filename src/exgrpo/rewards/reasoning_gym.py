@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..errors import ConfigurationError, MissingExtraError
-from .completion import answer_text, versioned
+from .completion import answer_texts, looks_for, versioned
+from .marks import elements
 from .pool import Scored, score, score_async
 
 _EVALUATES = "its scorer runs the completion as Python code"
@@ -44,10 +45,12 @@ REFUSED: Mapping[str, str] = {
     "composite": "it hides other data sets, the refused ones among them",
 }
 MAX_ANSWER = 16_384  # characters
-_TAG = re.compile(r"</?answer>")
 _NOT_FINITE = re.compile(r"(?<![A-Za-z])(?:nan|inf(?:inity)?)[ij]?(?![A-Za-z])", re.IGNORECASE)
 
 
+@looks_for(
+    "after the thinking: in <answer>...</answer>, or the text as a whole", lambda text: bool(extract_answer(text))
+)
 @versioned
 def reasoning_gym_reward(
     prompts: Any, completions: list[Any], answer: list[Any], source: list[str], **kwargs: Any
@@ -55,7 +58,7 @@ def reasoning_gym_reward(
     """1.0 where the library's scorer gives exactly 1 to the final answer, None where it cannot judge, else 0.0.
 
     Args:
-        prompts: Not looked at; part of the signature of a TRL reward function.
+        prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
         answer: Not looked at: the item itself is made anew from its source.
         source: N texts that say where the items come from, as the task `reasoning_gym` makes them.
@@ -63,7 +66,7 @@ def reasoning_gym_reward(
     Raises:
         ConfigurationError: for a data set that is refused. MissingExtraError: if reasoning-gym is not installed.
     """
-    asked = _asked(completions, source)
+    asked = _asked(prompts, completions, source)
     scores = score(is_right, [*asked.values()])
     failed = _failed(asked, scores)
     return _rewards(source, asked, scores, failed, score(is_right, failed))
@@ -73,7 +76,7 @@ async def async_reasoning_gym_reward(
     prompts: Any, completions: list[Any], answer: list[Any], source: list[str], **kwargs: Any
 ) -> list[float | None]:
     """`reasoning_gym_reward` that does not block the event loop."""
-    asked = _asked(completions, source)
+    asked = _asked(prompts, completions, source)
     scores = await score_async(is_right, [*asked.values()])
     failed = _failed(asked, scores)
     return _rewards(source, asked, scores, failed, await score_async(is_right, failed))
@@ -82,12 +85,12 @@ async def async_reasoning_gym_reward(
 Call = tuple[str | None, str]
 
 
-def _asked(completions: list[Any], source: list[str]) -> dict[int, Call]:
+def _asked(prompts: Any, completions: list[Any], source: list[str]) -> dict[int, Call]:
     """What the library is asked, by row; what it is not asked about is wrong."""
     for origin in {*source}:
         check_name(_name_in(origin))
     check_installed()
-    answers = [extract_answer(answer_text(completion)) for completion in completions]
+    answers = [extract_answer(text) for text in answer_texts(prompts, completions)]
     return {
         row: (text, origin)
         for row, (text, origin) in enumerate(zip(answers, source, strict=True))
@@ -114,18 +117,12 @@ def _rewards(
 def extract_answer(text: str) -> str | None:
     """What stands in the last `<answer>` element, or else the whole text, without the space around it.
 
-    None where elements differ, which is several answers, and where one is left open, which was cut.
+    None where elements differ, which is several answers, where one is left open, which was cut, and where all are empty.
     """
-    found, start = [], None
-    for tag in _TAG.finditer(text):
-        if tag.group() == "<answer>":
-            start = tag.end()
-        elif start is not None:
-            found.append(text[start : tag.start()].strip())
-            start = None
-    if start is not None or len(set(found)) > 1:
+    found = elements(text)
+    if found is None or len(found) > 1:
         return None
-    return found[-1] if found else text.strip()
+    return found[0] if found else text.strip()
 
 
 def check_name(name: str) -> None:

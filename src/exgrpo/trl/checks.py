@@ -193,6 +193,45 @@ def check_no_dropout(model: Any) -> None:
                 )
 
 
+GENERATION_DEFAULTS = {
+    "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": 1.0, "suppress_tokens": (),
+    "begin_suppress_tokens": (), "bad_words_ids": (), "sequence_bias": (), "min_length": 0, "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0, "watermarking_config": None,
+    "num_beams": 1, "num_beam_groups": 1, "penalty_alpha": 0.0, "dola_layers": None, "constraints": (), "force_words_ids": (),
+    "stop_strings": (), "max_time": None, "num_return_sequences": 1,
+}  # fmt: skip
+"""Fields of a model's generation configuration that change what is sampled and that the host does not set; the value of each
+that changes nothing."""
+
+
+def check_generation_defaults(trainer: Any) -> None:
+    """Completions must be sampled from the distribution whose log-probs are recorded and learned: what a model's own
+    generation configuration adds to the sampling is refused with replay, and said without."""
+    if trainer.use_vllm:
+        return
+    own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    found = {}
+    for name, neutral in GENERATION_DEFAULTS.items():
+        value = getattr(own, name, None)
+        if getattr(trainer.generation_config, name, None) is None and value not in (None, neutral, [], {}):
+            found[name] = value
+    if not found:
+        return
+    name, value = next(iter(found.items()))
+    neutral = GENERATION_DEFAULTS[name]
+    other = f", or generation_kwargs={{{name!r}: {neutral!r}}}" if isinstance(neutral, int | float) else ""
+    message = (
+        f"model.generation_config holds {', '.join(f'{n}={v!r}' for n, v in found.items())}, which the trainer does not "
+        "override: completions would be sampled from another distribution than the one that is learned, and that their "
+        f"log-probs are of. Set model.generation_config.{name} = None (in the model's generation_config.json){other}."
+    )
+    if trainer.args.replay.active:
+        raise ConfigurationError(message)
+    logger.warning("%s", message)
+
+
 def report_options(trainer: Any) -> None:
     """Options that were set in vain, once, on the main process."""
     args = trainer.args

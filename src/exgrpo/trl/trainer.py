@@ -28,6 +28,7 @@ from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
 from ..objective import group_advantages, weight_positive
 from ..replay import ReplayPlanner
+from ..rewards.completion import thinking_begun
 from . import checks
 from .alarms import alarm_of
 from .checkpoint import CheckpointFacts
@@ -42,6 +43,7 @@ from .questions import QuestionTable
 from .rows import skips_rows
 from .scoring import has_learned_positions, measure
 from .timing import Stopwatch
+from .verifiers import UnansweredReport, begun_thoughts
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +62,12 @@ class ExGRPOTrainer(MixedLossTrainer):
     `embedding_model`, where the quality of completions is used.
 
     ```python
+    from exgrpo.rewards import math_reward
     from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 
     trainer = ExGRPOTrainer(
         model="Qwen/Qwen2.5-Math-1.5B",
-        reward_funcs=accuracy_reward,
+        reward_funcs=math_reward,
         args=ExGRPOConfig("out", gradient_accumulation_steps=16),  # 16 questions of 8 a step, half of them replayed
         train_dataset=dataset,
     )
@@ -118,11 +121,14 @@ class ExGRPOTrainer(MixedLossTrainer):
         self.idle_reason: str | None = None
         self.time = Stopwatch()
         self._forward: tuple[Tensor, Tensor] | None = None
+        self._begun: list[bool] = []
         super().__init__(**given)
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
         self._embedding = EmbeddingAhead(self.embedder) if self.embedder is not None else None
         self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
+        self._unanswered = UnansweredReport(self.reward_funcs, self.reward_func_names, self._correctness)
+        checks.check_generation_defaults(self)
         if not config.clip_fresh:
             self.epsilon_low = self.epsilon_high = math.inf
         if config.max_generated_tokens is not None:
@@ -248,6 +254,7 @@ class ExGRPOTrainer(MixedLossTrainer):
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
         output = super()._generate(prompts)
+        self._begun = begun_thoughts(self._tokenizer, prompts, output[0])
         if self.model.training:
             self._count_tokens(output[1])
         if (generation := self._in_training()) is None:
@@ -306,7 +313,13 @@ class ExGRPOTrainer(MixedLossTrainer):
         generation = self._in_training()
         if generation is not None and generation.rewards is not None:
             return generation.rewards
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        begun = self._begun if len(self._begun) == len(prompts) else [False] * len(prompts)
+        with thinking_begun(prompts, begun):
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            if self.model.training:
+                stored = set(generation.local()) if generation is not None else set()
+                share = self._unanswered(self, prompts, completions, completion_ids_list, stored)
+                self._log({} if share is None else {"fresh/unanswered": share})
         if not self.model.training:
             if self.planner is not None and self.log_completions:
                 self._log_completion_extra("replayed", [""] * len(prompts))

@@ -1,0 +1,187 @@
+r"""Answers that a completion marks as such: by a `\boxed{...}`, or by an `<answer>` element.
+
+All that are marked must be right, so listing candidates earns nothing. A mark that holds nothing, or only dots, quotes the
+instruction: it is no answer where another one holds something. A mark that the text around it denies is a refusal.
+"""
+
+import re
+from typing import NamedTuple
+
+from .completion import box_spans
+
+BEFORE, AFTER = 96, 128  # characters around a mark that may deny it
+MAX_MARKS = 64  # in all; a text with more states none
+
+_TAG = re.compile(r"(?<![`'\"])(?:<answer>(?![`'\"]|\s{1,8}tags?\b)|</answer>)", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"(?:[\s.…_?~$*`'\"{}]|\\[\s,;:!_]|\\(?:[lcv]?dots[bcim]?|text|textbf|mathrm|q?quad|square|Box)(?![A-Za-z]))*\Z"
+)
+_LABEL = re.compile(r"(?:\\[a-z]+|</?answer>|\W)*[A-Za-z]+(?:</answer>|\W)*\Z")
+
+# What surrounds a mark is read without typography.
+_TYPOGRAPHY = re.compile(r"\\(?:text\w*|math\w*|mbox|displaystyle|q?quad|[()\[\],;:! ])|[$*_`{}()\[\]\"“”]|</?answer>")
+_HINTS = frozenset({
+    "no", "not", "nor", "neither", "never", "cannot", "cant", "isnt", "wasnt", "than", "instead", "anything", "far",
+    "opposite", "rule", "rules", "ruled", "reject", "rejects", "rejected", "rejecting", "discard", "discards",
+    "discarded", "eliminated", "excluded", "wrong", "incorrect", "false", "untrue", "invalid", "mistake", "mistaken",
+    "error", "nonsense", "too", "doubt", "deny", "wait", "nope", "hm", "hmm", "hmmm", "oops", "sorry", "scratch",
+    "correction", "just", "hardly", "scarcely", "means", "but", "though", "or", "and", "vs", "versus", "ne", "neq",
+})  # fmt: skip
+_WORD = re.compile(r"[a-z]+")
+_SENTENCE_END = re.compile(r"[.!?]\s|\n\n")
+_LINE_END = re.compile(r"\n(?![ \t]*(?:\$\$|\\\]|[a-z]))")  # a sentence may go on after a formula
+_NO = r"(?:(?:not|never)\b|n['’]t\b)"
+_ADVERBS = (
+    r"(?:\s+(?:actually|really|clearly|obviously|definitely|certainly|surely|simply|just|also|quite|possibly|necessarily"
+    r"|at\s+all|in\s+fact))*"
+)
+_ANSWER = (
+    r"(?:(?:final|right|correct|actual|true|valid|real|intended|required|desired|expected|proper)\s+)*"
+    r"(?:answers?|solution|result|choice|option)\b"
+)
+_DENIED_BEFORE = re.compile(
+    rf"""(?:
+    (?: {_NO} | \b(?:cannot|neither|nor|no\s+longer|anything\s+but|far\s+from|opposite\s+of) )
+      (?:\s+(?:be|been|equals?|equal\s+to|give|gives|yield|only|exactly))?{_ADVERBS}
+      (?:\s+(?:(?:the|my|our)\s+)?{_ANSWER}\s*:?)?
+    | \brather\s+than | (?<!none\s)\bother\s+than | \b(?:instead\s+of|ruled?\s+out|rejects?|rejecting|discards?)
+    | \b(?:wrong|incorrect|false)\s+{_ANSWER}(?:\s+(?:is|was|would\s+be))?\s*:?
+    | \b{_ANSWER}\s*(?:is\s*)?(?:\\neq?\b|≠)
+    | (?:{_NO}\s+(?:true|correct|right|the\s+case)|\b(?:false|wrong|incorrect|untrue))\s+(?:that|to\s+say)\b[^.!?\n]*
+    | \bI\s+(?:doubt|deny)\b[^.!?\n]*
+    )\s*\Z""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_BE = r"(?:is|was|are|were|does|do|did|can|could|would|should|must|may|might|will|has|seems?|looks?)"
+_SUBJECT = (
+    r"[\s,.;:!–—-]*(?:\b(?:but|though|although|and|however|so)\b[\s,]*)?(?:\b(?:which|that|this|it)(?:['’]s)?\b)?"
+)
+_NOT = rf"(?:(?:{_BE}{_ADVERBS}\s*)?(?:{_NO}|\b(?:cannot|by\s+no\s+means|hardly|scarcely)\b)|\b(?:isn|wasn|can)t\b)"
+_NOT_AT_ALL = rf"{_NOT}{_ADVERBS}(?:\s+(?:to\s+)?(?:be|been|seem|look|like)\b)*{_ADVERBS}"
+_DENIED_AFTER = re.compile(
+    rf"""{_SUBJECT}\s*(?:
+    {_NOT_AT_ALL}\s+(?:(?:the|my|our|your)\s+)?(?:{_ANSWER}|it\b|what\s+(?:we|I|you|is|was)\b)
+    | (?:{_BE}\b{_ADVERBS}\s+)?(?:(?:the|an?)\s+)?(?:wrong|incorrect|false|invalid)\s+{_ANSWER}
+    | {_BE}\s+(?:be\s+)?{_ADVERBS}\s*(?:rejected|discarded|ruled\s+out|excluded|eliminated)\b
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_WRONG_AFTER = re.compile(
+    rf"""{_SUBJECT}\s*(?:
+    (?:\b(?:is|was|are|must\s+be|would\s+be|has\s+to\s+be|seems|looks)\b)?{_ADVERBS}
+      \s*\b(?:wrong|incorrect|false|invalid|mistaken|a\s+mistake|an\s+error|nonsense|too\s+(?:big|large|small|high|low))\b
+    | {_NOT_AT_ALL}\s+(?:right|correct|true|valid)\b
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_RETRACTED = re.compile(
+    r"""[\s.!?,;:–—…-]*(?:
+    \b(?:wait|no|nope|hm+|oops|sorry|scratch\s+that|just\s+kidding|correction)\b\s*(?:[,.!?:;…–—-]|\Z|\b(?:that|this|it|i|let|wait|no)\b)
+    | \b(?:but|though)\s+(?:let\s+me|i\s+(?:need|should|want|have)\s+to|i\s+am\s+not|i['’]m\s+not)\b[^.!?\n]*\Z
+    | \b(?:or|and|but)[\s,]*\Z
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ATTACHED_BEFORE = re.compile(r"(?:[0-9^/+]|(?<!-)-|~~|\\(?:[bx]?cancel|sout)\s*\{)\Z")
+_ATTACHED_AFTER = re.compile(r"[\^_]|\s*[/+]\s*[0-9\\]")
+
+
+class Mark(NamedTuple):
+    """The content of a box or of an `<answer>` element, without the space around it."""
+
+    content: str
+    is_element: bool
+
+
+def marks(text: str) -> list[Mark] | None:
+    r"""The different answers that `text` marks, in order; empty if it marks none.
+
+    None if there can be no answer: a box or an element was left open, which was cut; all are empty; or one is denied, or
+    a part of something else (`-\boxed{2}`). An element left open is overlooked where boxes are there, which are whole.
+    """
+    boxed = box_spans(text)
+    if boxed is None:
+        return None
+    elements, is_cut = _elements(text)
+    if len(boxed) + len(elements) > MAX_MARKS:
+        return None
+    if elements:
+        elements = [e for e in elements if not any(b[2] <= e[0] and e[1] <= b[3] for b in boxed)]
+        boxed = [b for b in boxed if not any(e[2] <= b[0] and b[1] <= e[3] for e in elements)]
+    spans = sorted([(*b, False) for b in boxed] + [(*e, True) for e in elements])
+    if not spans:
+        return None if is_cut else []
+    found: dict[Mark, None] = {}
+    for start, end, first, last, is_element in spans:
+        content = _untagged(text[first:last].strip())
+        if _PLACEHOLDER.match(content) or (is_element and content.casefold() in ("and", "or")):
+            continue
+        if is_denied(text, start, end) or _ATTACHED_BEFORE.search(text, max(0, start - 16), start):
+            return None
+        if _ATTACHED_AFTER.match(text, end):
+            return None
+        found[Mark(content, is_element)] = None
+    return [*found] or None
+
+
+def after_hashes(text: str, limit: int) -> str:
+    """The rest of the line after the last `####` that anything follows, or the next line; one more than `limit` characters
+    at most."""
+    end = len(text)
+    while (start := text.rfind("####", 0, end)) >= 0:
+        stated = text[start + 4 : min(end, start + limit + 5)].lstrip("# \t\r\n").partition("\n")[0].rstrip("# \t\r")
+        if stated and not _PLACEHOLDER.match(stated):
+            return stated
+        end = start
+    return ""
+
+
+def elements(text: str) -> list[str] | None:
+    """The different contents of all `<answer>` elements that hold something; None if one is left open, or all are empty."""
+    found, is_cut = _elements(text)
+    held = dict.fromkeys(text[first:last].strip() for _, _, first, last in found)
+    contents = [content for content in held if not _PLACEHOLDER.match(content)]
+    return None if is_cut or (found and not contents) else contents
+
+
+def _elements(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
+    """Where they stand, as `box_spans` tells it, and whether one is left open."""
+    if "<" not in text:
+        return [], False
+    found, opened = [], None
+    for tag in _TAG.finditer(text):
+        if tag.group()[1] != "/":
+            opened = tag
+        elif opened is not None:
+            found.append((opened.start(), tag.end(), opened.end(), tag.start()))
+            opened = None
+    return found, opened is not None
+
+
+def _untagged(content: str) -> str:
+    if content[:8].casefold() == "<answer>" and content[-9:].casefold() == "</answer>":
+        return content[8:-9].strip()
+    return content
+
+
+def is_denied(text: str, start: int, end: int) -> bool:
+    """Whether the words around `text[start:end]` take it back: "is not the answer", "rather than", "Wait, no"."""
+    before = _SENTENCE_END.split(text[max(0, start - BEFORE) : start])[-1]
+    if _may_deny(before) and _DENIED_BEFORE.search(_TYPOGRAPHY.sub(" ", before).rstrip()):
+        return True
+    line = _LINE_END.split(text[end : end + AFTER], maxsplit=1)[0]
+    if not _may_deny(line):
+        return False
+    is_last = not text[end + len(line) :].strip()
+    after = _TYPOGRAPHY.sub(" ", line) + ("" if is_last else " .")
+    if _DENIED_AFTER.match(after) or _RETRACTED.match(after):
+        return True
+    if _WRONG_AFTER.match(after) is None:
+        return False
+    return end - start > AFTER or _LABEL.match(text, start, end) is None  # "(C) is wrong" may be what was asked for
+
+
+def _may_deny(words: str) -> bool:
+    """Whether a closer look is worth its time."""
+    words = words.lower()
+    return not _HINTS.isdisjoint(_WORD.findall(words)) or any(mark in words for mark in ("n't", "n’t", "≠"))
