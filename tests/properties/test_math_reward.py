@@ -20,6 +20,8 @@ PIECES = (
     r"\end{pmatrix}", "|", "!", r"\sqrt", "/", "e", "≈", "1,000", r"\{", r"\}", r"\cup", r"\infty", "\u202e",
     "\ud800", "\x00", "\n",
     "The answer is ", "#### ", "</think>", r"\pi", r"\sin", "i", "²", "∞",
+    r"\color{red}", r"{\bf ", r"\over ", r"\choose ", "{,}", "{,}000", r"\,", r"\begin{array}{c}", r"\end{array}", "½",
+    "，", "√", r"\ldots", "f(2)=", "|AB|=", "_2", r"\text{ base }", "3-1", "x", r"\left", r"\binom",
 )  # fmt: skip
 noise = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 anything = st.text(st.characters(codec=None), max_size=80)
@@ -75,6 +77,19 @@ def test_a_gold_scores_itself(gold):
     ):
         assert verify_math(text, gold) == 1.0
         assert verify_math(text, gold, strict=True) == 1.0
+
+
+DRESSES = (
+    r"\color{red}{%s}", r"\textcolor{blue}{%s}", r"{\bf %s}", r"\mathbf{%s}", r"\displaystyle %s", r"{\color{red} %s}",
+    "{{%s}}", r"\,%s\;",
+)  # fmt: skip
+
+
+@given(scalars | collections, st.sampled_from(DRESSES))
+@settings(max_examples=100)
+def test_a_dress_says_nothing(gold, dress):
+    assert read(dress.replace("%s", gold)) == read(gold)
+    assert verify_math(f"\\boxed{{{dress.replace('%s', gold)}}}", gold, strict=True) == 1.0
 
 
 @given(expressions(), st.integers(2, 9))
