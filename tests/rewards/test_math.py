@@ -161,6 +161,7 @@ FORMS = {
             ("x^2+1", r"{\color{red} x^2+1}"), ("x^2", r"x^\mathbf{2}"), ("(1,2)", r"(\mathbf{1},\textcolor{blue}{2})"),
             (r"15\text{ cm}^2", r"\textcolor{red}{15}\text{ cm}^2"),
             (r"\text{even}", r"\underline{\textbf{\textit{Even}}}"), ("5", r"\Large 5"),
+            ("-5", "{-}5"), ("5", "{}5"), ("x<5", "x{<}5"),
         ],
         [
             (r"\frac{14}{3}", r"{3\over14}"), (r"x+\frac12", r"{x+1\over2}"), (r"\binom{n}{2}", r"{2\choose n}"),
@@ -176,6 +177,7 @@ FORMS = {
             (COLUMN, r"\left[\begin{matrix}1\\2\end{matrix}\right]"),
             (COLUMN, r"\left(\begin{smallmatrix}1\\2\end{smallmatrix}\right)"),
             (COLUMN, r"\begin{bmatrix*}[r]1\\2\end{bmatrix*}"),
+            (COLUMN, r"\left(\begin{array}{@{}c@{}}1\\2\end{array}\right)"),
             (COLUMN, r"\frac{1}{2}\begin{pmatrix}2\\4\end{pmatrix}"), (COLUMN, r"-\begin{pmatrix}-1\\-2\end{pmatrix}"),
             (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\left|\begin{array}{cc}1&2\\3&4\end{array}\right|"),
         ],

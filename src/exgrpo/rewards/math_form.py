@@ -55,7 +55,7 @@ _NAME = re.compile(
     rf"|[A-Zf-hp-ry](?:_\w)?'*{_ARGUMENT}|P\([^()<>]{{1,24}}\)|E\[[^\[\]=]{{1,16}}\]"
     rf"|\\(?:gcd|lcm|det|deg|dim|max|min|sup|inf|arg|Pr|operatorname\s*\{{[A-Za-z]+\}}|(?:text|mathrm)\s*\{{(?:gcd|lcm|det|rank|tr|Area|Vol)\}})\s*{_ARGUMENT}"
     r"|\\text\s*\{(?!\s*(?:not|no|never)\b)[A-Za-z\s]{1,32}\}(?:\s*\(?[A-Z]{1,5}\)?)?"
-    r"|\|\s*(?:\{?[A-Z]'?\s?[A-Z]'?\}?|[A-Z]'?)\s*\||\\(?:over|under)(?:line|rightarrow)\s*\{[A-Z]'?\s?[A-Z]'?\}|\{[A-Z]{2}\}"
+    r"|\\?\|\s*(?:\{?[A-Z]'?\s?[A-Z]'?\}?|[A-Z]'?)\s*\\?\||\\(?:over|under)(?:line|rightarrow)\s*\{[A-Z]'?\s?[A-Z]'?\}|\{[A-Z]{2}\}"
     r"|[mS]?_?\{?\s*(?:\\(?:angle|triangle|measuredangle)\s?)[A-Z_0-9{} ]{1,12}|\[[A-Z]{3,6}\])"
     r"\s*(?:=|\\in(?![A-Za-z]))\s*"
 )

@@ -94,7 +94,7 @@ _LATEX = re.compile(
     |\\[hm](?:space\*?\s*\{{|skip\s*|kern\s*)\s*-?[0-9.]{{1,6}}\s*(?:em|ex|pt|mm|cm|in|mu|sp|pc)\s*(?P<length>\}}?)
     |\\kern\s*-?[0-9.]{{1,6}}\s*(?:em|ex|pt|mm|cm|in|mu)
     |\\(?:left|right)\s*(?P<null>\.)
-    |\\(?P<part>begin|end)\s*\{{(?P<kind>[A-Za-z]{{1,16}})\*?\}}(?:\s*(?:\[[lcr]\]|\{{[clr|@!.\s]*\}}))?
+    |\\(?P<part>begin|end)\s*\{{(?P<kind>[A-Za-z]{{1,16}})\*?\}}(?:\s*(?:\[[lcr]\]|\{{(?:[clr|@!.\s]|\{{\}})*\}}))?
     |\\sqrt\s*(?P<index>\[[^\[\]{{}}]*\])
     |\\(?P<real>mathbf|mathrm|mathbb|Bbb)\s*(?:\{{\s*R\s*\}}|R(?![A-Za-z]))
     |\\(?P<command>[A-Za-z]+|.)
@@ -108,7 +108,9 @@ _KINDS = {"smallmatrix": "matrix", "psmallmatrix": "pmatrix", "bsmallmatrix": "b
 _LAYOUTS = frozenset(_WORD.findall("align aligned equation gather gathered split math displaymath multline center"))
 _COLOUR = re.compile(r"[A-Za-z][A-Za-z0-9!-]*|#?[0-9A-Fa-f]{3,8}")
 _UNSEEN = re.compile(r"white|transparent|none|#?f{3,8}", re.IGNORECASE)
-_ATOM = re.compile(r"\s*(?:[A-Za-z]|[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*")
+_ATOM = re.compile(
+    r"\s*(?:[A-Za-z]?|[-+=<>:]|\^\\circ\s?|\\?%|[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*"
+)
 _BEFORE_INDEX = re.compile(r"\s*[\^_]")
 GROUP = "\x06"  # stands for a comma in braces that groups no thousands
 
@@ -226,7 +228,9 @@ def _close(stack: list[_Group], following: str) -> None:
         outer.add(f"{{{content}}}")
     elif content == ",":
         outer.add(GROUP)
-    elif (_ATOM.fullmatch(content) or group.infix is not None) and not _BEFORE_INDEX.match(following):
+    elif (_ATOM.fullmatch(content) or (group.infix and content[:2] in ("\\f", "\\b"))) and not _BEFORE_INDEX.match(
+        following
+    ):
         outer.add(content.strip())
     else:
         outer.add(f"{{{content}}}")
