@@ -143,7 +143,9 @@ CASES = {
         retirement="threshold", retirement_threshold=0.5, review_every=2, review_share=0.5, max_age=3, baseline="fresh",
         question_choice="tiers", trajectory_choice="lowest_nll",
     ),
-    "spread": dict(difficulty="spread", trajectory_choice="entropy_percentile", entropy_percentile=50.0),
+    "spread, retired ones in the stream": dict(
+        difficulty="spread", retired_in_stream=True, trajectory_choice="entropy_percentile", entropy_percentile=50.0
+    ),
 }  # fmt: skip
 
 

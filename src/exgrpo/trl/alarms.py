@@ -188,7 +188,9 @@ class ReplayAlarm(TrainerCallback):
         """None where nothing can be said; and between the bound and twice the bound, where an alarm is not over yet."""
         if "fresh/entropy" not in values or "fresh/pass_at_1" not in values:
             return None
-        retired = self._known.get("replay/retired", 0.0) / self._num_questions() if self.trainer is not None else 0.0
+        retired = 0.0
+        if self.trainer is not None and not self.trainer.args.replay.retired_in_stream:
+            retired = self._known.get("replay/retired", 0.0) / self._num_questions()
         seen = self._confidence
         seen.take(step, values["fresh/entropy"], retired + (1 - retired) * values["fresh/pass_at_1"])
         if seen.early is None or not seen.early[0]:
