@@ -1,6 +1,6 @@
 """How often each way of knowing entropies picks the true lowest: `lazy`, `stored` and `exact`.
 
-    python benchmarks/entropy_choice.py [--seeds 3] [--steps 60]
+    python benchmarks/entropy_choice.py [--seeds 2] [--steps 40]
 
 The tiny policy trains with the preset `exgrpo`, whose question and trajectory choices are left as they are. At every draw, all
 stored trajectories of each drawn question are measured under the policy of that moment, beside the run and without a trace in
@@ -17,13 +17,14 @@ import numpy as np
 from machine import save
 
 from exgrpo.lab.arm import run_arm, set_up_worker
-from exgrpo.lab.regime import REGIMES
+from exgrpo.lab.regime import Regime
 from exgrpo.replay import plan, trajectories
 
 WAYS = ("lazy", "stored", "exact")
-SIZES: dict[str, Any] = dict(
-    train_questions=256, questions_per_step=32, num_generations=8, eval_questions=8, num_samples=2, evaluations=1
-)
+REGIME = Regime(
+    "chains", {"modulus": 5, "lengths": (2, 3), "shares": (0.5, 0.5)}, train_questions=96, questions_per_step=16,
+    num_generations=8, learning_rate=5e-4, eval_questions=8, num_samples=2, evaluations=1, warm_up_batches=300,
+)  # fmt: skip
 
 
 class Watch:
@@ -62,27 +63,20 @@ class Watch:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--tasks", nargs="+", default=["chains", "free_order"])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     set_up_worker()
     figures: dict[str, Any] = {}
-    for task in options.tasks:
-        for way in WAYS:
-            watch = Watch()
-            plan.choose = watch  # type: ignore[assignment]
-            for seed in range(options.seeds):
-                run_arm(
-                    "exgrpo",
-                    seed,
-                    replace(REGIMES[task], steps=options.steps, **SIZES),
-                    options={"entropy_refresh": way},
-                )
-            figures.setdefault(task, {})[way] = watch.figures()
-            print(task, way, watch.figures(), flush=True)
+    for way in WAYS:
+        plan.choose = watch = Watch()  # type: ignore[assignment]
+        for seed in range(options.seeds):
+            run_arm("exgrpo", seed, replace(REGIME, steps=options.steps), options={"entropy_refresh": way})
+        figures[way] = watch.figures()
+        print(way, figures[way], flush=True)
     command = "python " + " ".join(["benchmarks/entropy_choice.py", *sys.argv[1:]])
-    print("saved", save("entropy_choice", command, {"seeds": options.seeds, "steps": options.steps, "tasks": figures}))
+    regime = replace(REGIME, steps=options.steps).as_dict()
+    print("saved", save("entropy_choice", command, {"seeds": options.seeds, "regime": regime, "ways": figures}))
 
 
 if __name__ == "__main__":

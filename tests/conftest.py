@@ -1,5 +1,6 @@
 """Settings of all tests: examples that are the same in every run, one thread, and policies of this run alone."""
 
+import gc
 import os
 
 import pytest
@@ -9,6 +10,12 @@ from hypothesis import settings
 settings.register_profile("exgrpo", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.load_profile("exgrpo")
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish():
+    """What was imported stays: a trainer collects garbage at the end of each run, and would go through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
