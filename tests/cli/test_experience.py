@@ -577,6 +577,7 @@ def test_everything_that_reads_works_within_a_transaction_of_a_run(folder, say, 
         assert f"being written by process {process.pid}" in say(*arguments, code=1)
 
 
+@pytest.mark.slow
 def test_reading_while_a_run_goes_on(folder, say, writer):
     writer("goes on")
     steps = []

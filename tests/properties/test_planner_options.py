@@ -287,6 +287,7 @@ def allowed(options):
     return options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", [mixing for mixing in MIXINGS if mixing != "none"])
 @settings(max_examples=15)
 @given(

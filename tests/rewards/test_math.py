@@ -192,6 +192,7 @@ def test_wrong(gold, answer):
     assert verify_math(boxed(answer), gold, strict=True) == 0.0
 
 
+@pytest.mark.slow
 def test_there_are_enough_pairs_and_the_pool_gives_the_same():
     pairs = [*RIGHT, *LENIENT, *WRONG]
     assert len(set(pairs)) > 300
@@ -508,6 +509,7 @@ def test_hostile_gold_is_unscorable_or_wrong():
         assert math_reward([""], [boxed("5")], [gold])[0] in (None, 0.0)
 
 
+@pytest.mark.slow
 def test_nothing_is_evaluated(tmp_path):
     canary = tmp_path / "canary"
     code = f"__import__('pathlib').Path('{canary}').touch()"

@@ -75,6 +75,7 @@ def test_a_call_that_hangs_is_ended_whatever_it_does(function):
     assert values(score(verifiers.double, [(4,)])) == [8]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded():
     assert score(verifiers.grow, [(), ()]) == [Scored(failure="memory limit of 256 MB")] * 2
     assert values(score(verifiers.swallow_growth, [()])) == ["swallowed"]
@@ -91,6 +92,7 @@ def test_a_worker_that_dies_by_itself_takes_only_its_call_along():
     assert values(score(verifiers.double, [(i,) for i in range(50)])) == list(range(0, 100, 2))
 
 
+@pytest.mark.slow
 def test_of_thousands_only_those_that_hang_fail_and_none_is_scored_twice(tmp_path):
     hanging = [3, 4, 1999]
     calls = [(str(tmp_path / "calls"), number, hanging) for number in range(2000)]
@@ -128,6 +130,7 @@ def test_leftovers_of_a_call_do_not_reach_the_next():
     assert values(score(verifiers.record, [(os.devnull, 5, 0.2)])) == [5]
 
 
+@pytest.mark.slow
 @LINUX
 def test_what_a_verifier_started_is_ended_with_it(tmp_path):
     assert score(verifiers.spawns, [(str(tmp_path / "pid"),)], time_limit=3)[0].failure == "time limit of 3 s"
@@ -208,6 +211,7 @@ def test_a_cancelled_caller_leaves_the_pool_as_it_was():
     assert values(asyncio.run(run())) == [6]
 
 
+@pytest.mark.slow
 def test_a_small_job_does_not_wait_for_a_large_one():
     done = []
     large = threading.Thread(

@@ -359,6 +359,7 @@ PartialState().destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_stop_at_the_same_step(tmp_path):
     """Whatever they saw."""
     (tmp_path / "worker.py").write_text(TWO_PROCESSES)

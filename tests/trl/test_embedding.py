@@ -377,6 +377,7 @@ begun.wait(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('of the training')", 1)])
 def test_a_process_that_ends_in_the_midst_of_it_ends_as_it_would_without(last, code):
     """Torch in a thread that the interpreter ends would abort the process, 8 times of 8 without care."""
