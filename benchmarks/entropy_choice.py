@@ -2,7 +2,8 @@
 
     python benchmarks/entropy_choice.py [--seeds 2] [--steps 40]
 
-The tiny policy trains with the preset `exgrpo`, whose question and trajectory choices are left as they are. At every draw, all
+The tiny policy trains with the preset `exgrpo` on a task that luck can win, so that one question has many right completions; the
+preset's question and trajectory choices are left as they are. At every draw, all
 stored trajectories of each drawn question are measured under the policy of that moment, beside the run and without a trace in
 it: a pick is right if no other has a lower entropy. Questions with one trajectory have no choice and do not count.
 """
@@ -22,8 +23,9 @@ from exgrpo.replay import plan, trajectories
 
 WAYS = ("lazy", "stored", "exact")
 REGIME = Regime(
-    "chains", {"modulus": 5, "lengths": (2, 3), "shares": (0.5, 0.5)}, train_questions=96, questions_per_step=16,
-    num_generations=8, learning_rate=5e-4, eval_questions=8, num_samples=2, evaluations=1, warm_up_batches=300,
+    "chains", {"modulus": 5, "lengths": (2, 3), "shares": (0.5, 0.5), "reward": "final"}, train_questions=64,
+    questions_per_step=16, num_generations=8, learning_rate=5e-4, eval_questions=8, num_samples=2, evaluations=1,
+    warm_up_batches=150,
 )  # fmt: skip
 
 

@@ -148,6 +148,7 @@ def half(whole, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_recorded_runs_give_the_same_bytes(recorded, whole, tmp_path):
     display = go(tmp_path)
     assert recorded == [cell.key for cell in tiny().cells()]
@@ -164,6 +165,7 @@ def places(path):
     return sorted({begin, begin + 1, begin + 8, (begin + len(data)) // 2, len(data) - 3, len(data) - 2, len(data) - 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["results.jsonl", "times.jsonl"])
 def test_a_torn_last_line_is_run_again_or_forgotten(name, recorded, whole, half, tmp_path):
     for place in places(half / name):
@@ -177,6 +179,7 @@ def test_a_torn_last_line_is_run_again_or_forgotten(name, recorded, whole, half,
         assert len(recorded) == (6 if name == "results.jsonl" else 5), place
 
 
+@pytest.mark.slow
 def test_every_length_of_both_files_goes_on(recorded, whole, half, tmp_path):
     """Not only of the last line: an editor, a full disk. Every 23rd byte, of both files at once too."""
     size = (half / "results.jsonl").stat().st_size
@@ -245,6 +248,7 @@ class Stopper:
                 raise Crash
 
 
+@pytest.mark.slow
 def test_a_crash_in_any_write(recorded, whole, tmp_path, monkeypatch):
     """Every write, sync and rename of a whole study is the last one once; then the study is started again."""
     stopper = Stopper(monkeypatch)
@@ -265,6 +269,7 @@ def test_a_crash_in_any_write(recorded, whole, tmp_path, monkeypatch):
     assert interrupted > 2 * LINES
 
 
+@pytest.mark.slow
 def test_parts_in_any_order_give_the_same_bytes(recorded, whole, tmp_path):
     study = tiny()
     for pattern in ("*/rescue/1", "chains/*/1", "chains/on-policy/*"):
@@ -275,6 +280,7 @@ def test_parts_in_any_order_give_the_same_bytes(recorded, whole, tmp_path):
     assert (tmp_path / "results.jsonl").read_bytes() == whole.rows
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_keeps_what_was_done(recorded, whole, tmp_path, monkeypatch):
     recorded_jobs = running.run_jobs
 
@@ -296,6 +302,7 @@ def test_a_run_that_fails_keeps_what_was_done(recorded, whole, tmp_path, monkeyp
 # What a run gives -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_run_alone_is_the_study_s(whole):
     """Bit for bit, in another process, without the runs that were before it."""
     cell = next(cell for cell in tiny().cells() if cell.key == "chains/exgrpo/1")
@@ -306,6 +313,7 @@ def test_one_run_alone_is_the_study_s(whole):
     assert 0 < times["seconds"]["cpu"][0] < times["seconds"]["cpu"][1]
 
 
+@pytest.mark.slow
 def test_arms_are_pairs(whole):
     """One start a seed, one budget, evaluations at the same places; the first step of on-policy and rescue is the same."""
     rows = Results(whole.path).rows()
@@ -338,6 +346,7 @@ def test_the_last_evaluation_is_at_the_end_of_the_budget(budget):
     assert all(at % 192 == 0 for at in ats[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "options"),
     [
@@ -378,6 +387,7 @@ def test_a_start_comes_before_its_arms():
     assert running._jobs(tiny().cells()[1:3])[0].after == ()  # the start is done already
 
 
+@pytest.mark.slow
 def test_main_is_the_same_command(whole, study_file, capsys):
     """A study that is done says so and leaves the bytes alone."""
     before = whole.rows
