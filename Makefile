@@ -1,10 +1,15 @@
-# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt.
+# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt. `make help` lists them.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check format docs clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: help demo test quick check format docs clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,8 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5 minutes on 2 cores)
 	$(BIN)/exgrpo demo
 
+quick: $(STAMP)  ## the tests that take less than two seconds each; all of them in a minute or two on two cores
+	$(PYTEST) -m 'not slow'
+
 test: $(STAMP)  ## all tests, on two processes with one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
@@ -26,7 +34,7 @@ check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/python -m exgrpo.cli.reference --check
 	$(BIN)/python benchmarks/evidence.py --check
 
-format: $(STAMP)
+format: $(STAMP)  ## what `make check` wants of the format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -34,5 +42,5 @@ docs: $(STAMP)  ## regenerate what is generated from the code
 	$(BIN)/python -m exgrpo.cli.reference --write
 	$(BIN)/python benchmarks/evidence.py --write
 
-clean:
+clean:  ## the virtual environment, and what tools leave behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

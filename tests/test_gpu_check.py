@@ -29,9 +29,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="gpu.sh nee
 def gpu(*options: object, **environment: str) -> subprocess.CompletedProcess:
     """One thread and no GPU, whatever there is."""
     told = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment}
-    return subprocess.run(
-        ["bash", SCRIPT, *map(str, options)], capture_output=True, text=True, check=False, env=told, timeout=300
-    )
+    return subprocess.run(["bash", SCRIPT, *map(str, options)], capture_output=True, text=True, check=False, env=told)
 
 
 def module(name: str):
@@ -247,7 +245,7 @@ def test_an_arm_ends_by_its_time():
     from transformers import TrainerControl
 
     run = module("gpu_run")
-    for spare, stops in ((-1.0, True), (2.0, True), (60.0, False)):
+    for spare, stops in ((-1.0, True), (2.0, True), (1e6, False)):
         watch, control = run.Watch(gpu=False, deadline=time.monotonic() + spare), TrainerControl()
         watch.seconds = [90.0, 3.0, 0.1, 0.1, 0.1]
         watch.on_step_begin(None, None, control)

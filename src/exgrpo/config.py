@@ -182,10 +182,15 @@ class ReplayConfig:
     )
     retirement: str = _option(
         "solved",
-        "`solved`: a question whose fresh group is all correct leaves replay and the fresh stream; `threshold`: one whose "
+        "`solved`: a question whose fresh group is all correct leaves replay, and the fresh stream; `threshold`: one whose "
         "accuracy is at least `retirement_threshold`; `never`.",
     )
     retirement_threshold: float = _option(0.75, "Accuracy for `threshold` retirement, in (0, 1].")
+    retired_in_stream: bool = _option(
+        False,
+        "Whether retired questions stay in the fresh stream. They are then sampled as all others, and still neither stored nor "
+        "replayed.",
+    )
     review_every: int = _option(
         0, "Optimizer steps after which a share of the retired questions returns; 0: none ever."
     )
@@ -275,7 +280,7 @@ class ReplayConfig:
             _integer(self, name, low)
         _shares(self, "tier_shares")
         _shares(self, "quality_tier_shares")
-        for name in ("range_adapts", "by_problem_type", "store_truncated"):
+        for name in ("range_adapts", "by_problem_type", "retired_in_stream", "store_truncated"):
             _boolean(self, name)
         self._check_together()
 

@@ -69,6 +69,7 @@ HOLDS: dict[str, Holds] = {
     "min_quality": lambda r, o: r.admission not in ("correct", "all", "single_success"),
     "success_weight": lambda r, o: r.uses_quality,
     "retirement_threshold": lambda r, o: r.retirement not in ("solved", "never"),
+    "retired_in_stream": lambda r, o: r.retirement != "never",
     "review_every": lambda r, o: r.retirement != "never",
     "review_share": lambda r, o: r.review_every > 0 and r.retirement != "never",
     "baseline": lambda r, o: r.mixing != "added",

@@ -189,6 +189,7 @@ def bench_to(tmp_path, *arguments):
     return json.loads(out.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_untrained")
 def test_a_small_bench_of_steps(tmp_path, capsys):
     result = bench_to(

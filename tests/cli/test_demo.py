@@ -77,6 +77,7 @@ def without_times(arm):
     return {name: value for name, value in arm.items() if name != "seconds"}
 
 
+@pytest.mark.slow
 def test_an_arm_is_the_same_whatever_ran_before():
     seen = []
     first = run_arm("exgrpo", 3, SMALL, on_progress=seen.append)

@@ -180,6 +180,7 @@ def test_a_rehearsal_changes_nothing():
         assert (pool.buffer.fingerprint(), pool.planner.generation) == before, preset
 
 
+@pytest.mark.slow
 def test_a_run_s_next_step(tmp_path, say, monkeypatch):
     """Through the trainer: what is said of its log is what its planner, with other seeds, does next."""
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", harness.scripted_generation)
@@ -500,6 +501,7 @@ def test_the_page_has_outputs():
     assert len(blocks()) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "shown"), blocks())
 def test_outputs_on_the_page_are_real(arguments, shown, say):
     """Whole, or in parts between lines of `...`."""

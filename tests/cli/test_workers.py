@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -55,11 +54,9 @@ def test_one_thread_is_set_before_anything_is_imported():
 
 
 def test_a_job_that_fails_ends_the_others_and_says_why():
-    began = time.monotonic()
     with pytest.raises(WorkerError, match="bad failed: ValueError: out of tune") as caught:
-        run([job("long", "sleep", seconds=60), job("bad", "fail", message="out of tune")])
+        run([job("long", "sleep", seconds=1e6), job("bad", "fail", message="out of tune")])
     assert "Traceback" in caught.value.details
-    assert time.monotonic() - began < 30
 
 
 def test_a_worker_that_dies_is_named():
@@ -79,23 +76,27 @@ def test_ctrl_c_leaves_no_process():
         "from exgrpo.lab.workers import Job, run_jobs\n"
         "if __name__ == '__main__':\n"
         f"    job = Job('a', '{HERE}:environment', {{'name': 'HOME'}}, (), True)\n"
-        f"    slow = Job('b', '{HERE}:sleep', {{'seconds': 60}}, ('a',))\n"
+        f"    slow = Job('b', '{HERE}:sleep', {{'seconds': 1e6}}, ('a',))\n"
         f"    for kind, job, payload in run_jobs([job, slow], 1, '{HERE}:nothing'):\n"
         "        print(kind, job.name, payload, flush=True)\n"
     )
     path = ROOT / "tests" / "cli"
-    process = subprocess.Popen(
+    worker = None
+    with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parents[1],
         start_new_session=True,
-    )  # fmt: skip
-    worker = None
-    for line in process.stdout:
-        if line.startswith("progress a"):
-            worker = int(line.split("'pid': ")[1].rstrip("}\n"))
-        if line.startswith("start b"):
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    ) as process:  # fmt: skip
+        try:
+            for line in process.stdout:
+                if line.startswith("progress a"):
+                    worker = int(line.split("'pid': ")[1].rstrip("}\n"))
+                if line.startswith("start b"):
+                    break
+            os.killpg(process.pid, signal.SIGINT)
+            _, errors = process.communicate()
+        finally:  # whatever went wrong, nothing is left for other tests to trip over
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGINT
     assert errors.count("Traceback") == 1, errors  # the parent's own; workers say nothing
     assert worker is not None

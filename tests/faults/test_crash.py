@@ -24,6 +24,8 @@ from exgrpo.experience.events import Measured
 from exgrpo.experience.log import LogWriter
 from exgrpo.trl import ExGRPOTrainer
 
+pytestmark = pytest.mark.slow
+
 FULL, BLOCK, EXACT = "exgrpo", "rescue, mid block", "exgrpo, exact entropies, full buffer"
 
 

@@ -172,7 +172,7 @@ class BufferMachine(RuleBasedStateMachine):
         assert self.buffer.fingerprint() == self.twin.fingerprint()
 
 
-TestBuffer = BufferMachine.TestCase
+TestBuffer = pytest.mark.slow(BufferMachine.TestCase)
 TestBuffer.settings = settings(max_examples=80, stateful_step_count=25)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -213,5 +214,5 @@ def about(trajectory):
     return {name: v.tobytes() if isinstance(v, np.ndarray) else repr(v) for name, v in values.items()}
 
 
-TestLog = LogMachine.TestCase
+TestLog = pytest.mark.slow(LogMachine.TestCase)
 TestLog.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -141,9 +142,15 @@ def test_the_gate():
         None, "gate closed: epoch 4.90 < 5; 40 trajectories stored, must be more than 40"
     )  # fmt: skip
     assert replay.batch(filled(), 8, 5.0) is None
-    assert len(replay.batch(filled(41), 8, 5.0)) == 8
+    buffer = filled(41)
+    assert len(replay.batch(buffer, 8, 5.0)) == 8
     assert replay.idle is None
     assert (replay.updates, replay.replay_updates) == (3, 1)
+    buffer.clear()
+    put_again = {"prompt": "q", "rollout": "r", "reward": 1.0, "entropy": 0.1}
+    buffer.add(put_again)
+    assert replay.batch(buffer, 8, 5.0) is None
+    assert replay.idle == "gate closed: 1 trajectories stored, must be more than 40"
 
 
 def test_the_coin_is_the_one_of_the_trainer():
@@ -260,6 +267,44 @@ def test_entropy_of_what_generation_gives():
     assert compute_entropy(output).tolist() == compute_entropy(output.logits).tolist() == expected
     output.logits = logits
     assert compute_entropy(output).tolist() == expected
+    assert compute_entropy({"logits": logits.numpy()}).tolist() == expected
+
+
+def test_entropy_of_what_a_buffer_gave_out_is_what_was_stored():
+    buffer = TrajectoryBuffer()
+    for rollout, known in (("text", 0.25), ([4, 5], 0.5), ([6], math.nan)):
+        buffer.add({"prompt": "q", "rollout": rollout, "reward": 1.0, "entropy": known})
+    sample = buffer.sample("random", 3)
+    found = compute_entropy(sample.rollouts)
+    assert found.tolist() == pytest.approx(sample.entropies.tolist(), nan_ok=True)
+    assert sorted(found.tolist())[:1] == [0.25]
+    for kept in (list(sample.rollouts), tuple(sample["rollouts"])):
+        assert compute_entropy(kept).tolist() == pytest.approx(found.tolist(), nan_ok=True)
+    alone = [compute_entropy(rollout) for rollout in sample.rollouts]
+    assert alone[0].shape == ()
+    assert [one.item() for one in alone] == pytest.approx(found.tolist(), nan_ok=True)
+    assert compute_entropy(buffer.sample("random", 0).rollouts).shape == (0,)
+    with pytest.raises(ConfigurationError, match="its entropy, not its confidence_variance"):
+        compute_entropy(sample.rollouts, kind="confidence_variance")
+
+
+def test_entropy_of_token_ids_under_a_policy():
+    model, prompts, completions = gpt2(), [[1], [2, 3, 4]], [[7, 8, 9], [10]]
+    found = compute_entropy(Rollouts.collate(prompts, completions), policy=model, temperature=0.5)
+    for value, prompt, completion in zip(found.tolist(), prompts, completions, strict=True):
+        logits = 2 * model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        assert value == pytest.approx(compute_entropy(logits).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [("some text", "str"), (["some text", "more"], "str"), (torch.tensor([[1, 2]]), "token ids"), ([1, 2], "token ids"),
+     ([torch.tensor([1, 2])], "token ids"), (SimpleNamespace(logits=None), "NoneType"),
+     ({"sequences": 1}, "dict"), ([], "list"), (Rollouts.collate([[1]], [[2]]), "Rollouts")],
+)  # fmt: skip
+def test_entropy_of_what_has_no_logits_says_what_to_add(given, what):
+    with pytest.raises(ConfigurationError, match=rf"sampled from, not {what}\. .*output_logits=True.*policy=policy"):
+        compute_entropy(given)
 
 
 @pytest.mark.parametrize("options", [{"kind": "perplexity"}, {"mask": torch.ones(2, 2)}, {"token_ids": torch.zeros(3)}])
@@ -271,6 +316,13 @@ def test_entropy_of_what_does_not_fit(options):
 
 
 # Rollouts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_of_rollouts_that_are_all_alone_says_so():
+    rollouts = Rollouts.collate([[1], [2]], [[3], [4]]).under(lambda r: torch.zeros(2, 1, requires_grad=True))
+    with pytest.warns(UserWarning, match=r"each of 2 rollouts is the only one.*group_size=8.*baselines=batch.rates"):
+        assert compute_grpo_loss(rollouts, [1.0, 0.0]).item() == 0
+    assert compute_grpo_loss(rollouts, [1.0, 0.0], baselines=[0.5, 0.5]).requires_grad
 
 
 def test_how_rollouts_lie_side_by_side():

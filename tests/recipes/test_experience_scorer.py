@@ -142,10 +142,61 @@ def test_a_verifier_or_an_embedder_that_answers_otherwise_is_refused_and_nothing
     assert s.seen("q") == 0
 
 
-@pytest.mark.parametrize("arguments", [("numeric", embedder), (verifier, "a/model")])
+@pytest.mark.parametrize("arguments", [("numeric", embedder), (verifier, "a/model"), (verifier,)])
 def test_what_cannot_be_called_is_refused(arguments):
     with pytest.raises(ConfigurationError, match=r"get_reward\(name\).*TextEncoder\(name\)"):
         ExperienceScorer(*arguments)
+    with pytest.raises(ConfigurationError, match="verifier or verifier_model, not both"):
+        ExperienceScorer(verifier, embedder, verifier_model=verifier)
+
+
+# As the recipe's text has it ----------------------------------------------------------------------------------------------
+
+
+class Checks:
+    def check(self, rollout, problem):
+        return problem == "q" and "x" in rollout
+
+
+class ChecksInAnotherOrder:
+    def check(self, problem, rollout):
+        return problem == "q" and "x" in rollout
+
+
+class EncodesTexts:
+    def encode(self, texts):
+        return [UNIT[text] for text in texts]
+
+
+class EncodesText:
+    def encode(self, text):
+        return np.array(UNIT[text])
+
+    def __call__(self, *anything):
+        raise AssertionError("a module can be called too")
+
+
+@pytest.mark.parametrize("checks", [Checks, ChecksInAnotherOrder])
+@pytest.mark.parametrize("encodes", [EncodesTexts, EncodesText])
+def test_the_recipe_as_it_is_written(checks, encodes):
+    """Of q the previous ones are x and y, right and wrong: xy has cosine 0.6 to one and 0.8 to the other."""
+    scorer = ExperienceScorer(verifier_model=checks(), embedding_model=encodes())
+    assert values([scorer.score_rollout("xy", "q", ["x", "y"])]) == [(1, 0.3, 0.79)]
+    assert values([scorer.score_rollout("y", "q", [])]) == [(0, 1, 0.3)]
+    assert scorer.seen("q") == 0, "previous ones were given"
+    assert values([scorer.score_rollout(rollout="x", problem="q") for _ in range(2)]) == [(1, 1, 1), (1, 0, 0.7)]
+    assert values(scorer.score_batch(["q", "q"], ["y", "xy"])) == [(0, 1, 0.3), (1, 0.333333, 0.8)]
+
+
+def test_a_problem_may_be_a_row():
+    row = {"question": "2+2", "answer": "4"}
+    scorer = ExperienceScorer(get_reward("numeric"), lambda texts: [[len(text), 1.0] for text in texts])
+    assert scorer.score_rollout("It is \\boxed{4}.", row, ["a"]).success == 1
+    assert scorer.score_rollout("It is \\boxed{5}.", row, previous=["a"]).success == 0
+    with pytest.raises(ConfigurationError, match="'prompt', 'question' or 'problem'"):
+        scorer.score_rollout("4", {"answer": "4"}, [])
+    with pytest.raises(ConfigurationError, match="a list of previous rollouts"):
+        scorer.score_rollout("4", row, "a")
 
 
 def test_tiers():

@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,17 @@ def test_what_is_added_comes_back_as_it_was():
     assert sample["rewards"] is sample.rewards
     with pytest.raises(KeyError, match="prompts, rollouts, rewards"):
         sample["answers"]
+
+
+def test_a_sample_is_a_mapping_of_columns():
+    sample = buffer_of({"q": 5}).sample("random", 4)
+    names = {"prompts", "rollouts", "rewards", "is_correct", "entropies", "rates", "questions", "behaviour_logps"}
+    assert isinstance(sample, Mapping)
+    assert set(sample) == set(sample.keys()) == set(dict(sample)) == set({**sample}) == names
+    assert (len(sample), len(sample.keys()), len(sample.items()), "rewards" in sample) == (4, 8, 8, True)
+    assert sample.get("rewards") is dict(sample.items())["rewards"] is sample.rewards
+    assert sample.get("answers") is None
+    assert sample == sample != buffer_of({"q": 5}).sample("random", 4)
 
 
 def test_what_is_stored_is_the_buffer_s_own():
@@ -222,12 +234,26 @@ def test_the_seed_decides(strategy):
     assert buffer_of(rates, seed=8).sample(strategy, 16).rollouts != draws[0]
 
 
-def test_questions_are_drawn_alike_however_many_trajectories_they_have():
+@pytest.mark.parametrize(("group_size", "low", "high"), [(None, 25, 55), (8, 160, 240)])
+def test_trajectories_are_drawn_alike_or_questions(group_size, low, high):
+    """Of ten trajectories one is of a question of its own: a tenth of 400 draws, or a half."""
     buffer = TrajectoryBuffer()
-    for i in range(100):
+    for i in range(10):
         put(buffer, "many" if i else "one", f"{i}", float(i % 2))
-    drawn = Counter(buffer.sample("random", 1).prompts[0] for _ in range(400))
-    assert 160 < drawn["one"] < 240
+    drawn = Counter(buffer.sample("random", 1, group_size=group_size).prompts[0] for _ in range(400))
+    assert low < drawn["one"] < high
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_without_a_group_size_trajectories_come_from_all_questions(strategy):
+    """Of 40 questions of rate 0.5 the 100 lowest of 400 entropies are all within the first three of each."""
+    buffer = buffer_of({f"q{n}": 5 for n in range(40)})
+    sample = buffer.sample(strategy, 16)
+    assert len(set(sample.prompts)) > 8
+    assert len(set(sample.rollouts)) == 16
+    assert np.all(np.diff(sample.questions) >= 0), "side by side"
+    everything = buffer.sample(strategy, 999)
+    assert len(set(everything.rollouts)) == (100 if "entropy" in strategy else 400)
 
 
 def test_only_questions_that_hold_something_are_drawn():
@@ -358,6 +384,8 @@ def test_it_holds_and_draws_what_a_plain_one_does(rows, bounds, percentile, max_
     assert sorted(everything.rollouts) == sorted(rollout for _, rollout, _ in plain.stored)
     found = buffer.sample("entropy_guided", 99, bounds, percentile, group_size=9)
     assert sorted(found.rollouts) == plain.qualifying(*bounds, percentile)
+    alike = buffer.sample("entropy_guided", 99, bounds, percentile)
+    assert sorted(alike.rollouts) == sorted(found.rollouts)
     part = buffer.sample("entropy_guided", 3, bounds, percentile, group_size=2)
     assert set(part.rollouts) <= set(found.rollouts)
     assert len(part) == min(3, sum(min(2, n) for n in Counter(found.prompts).values()))

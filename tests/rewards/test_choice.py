@@ -121,6 +121,6 @@ def test_no_text_raises(text):
 
 @pytest.mark.parametrize("text", ["(A)" * 700_000, "A " * 700_000, "answer is " * 200_000, "\n" * 2_000_000 + "(A)"])
 def test_hostile_text_is_fast(text):
-    start = time.perf_counter()
+    start = time.process_time()
     assert choice_reward([""], [text], ["B"]) == [0.0]
-    assert time.perf_counter() - start < 10.0  # quadratic time would take minutes
+    assert time.process_time() - start < 10.0  # quadratic time would take minutes

@@ -49,6 +49,6 @@ def test_what_passes_here_passes_with_trl(text):
 
 @pytest.mark.parametrize("piece", ["<think>", "</think>", "<think></think>", "<", " ", "a"])
 def test_time_is_linear_in_hostile_text(piece):
-    start = time.perf_counter()
+    start = time.process_time()
     format_reward(["q"], [piece * 300_000])
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

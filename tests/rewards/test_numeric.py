@@ -152,9 +152,9 @@ def test_unscorable_gold_gives_none_and_one_warning(caplog, monkeypatch):
     ],
 )  # fmt: skip
 def test_hostile_text_is_fast_and_wrong(text):
-    start = time.perf_counter()
+    start = time.process_time()
     assert reward(text) == 0.0
-    assert time.perf_counter() - start < 10.0  # quadratic time would take minutes
+    assert time.process_time() - start < 10.0  # quadratic time would take minutes
 
 
 numbers = st.fractions(min_value=-(10**7), max_value=10**7, max_denominator=999)

@@ -92,6 +92,6 @@ def test_different_outputs_are_not_equal(one, other):
     "piece", ["```\n", "`", "output:", "output is ", "\\boxed{", "\n", " ", "~~~~", "\r", "<think>"]
 )
 def test_time_is_linear_in_hostile_text(piece):
-    start = time.perf_counter()
+    start = time.process_time()
     reward(piece * 100_000, "5")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -149,7 +149,7 @@ warmed.state = "cold"
 
 
 def _warm_up():
-    time.sleep(0.5)
+    time.sleep(1.2)
     warmed.state = "warm"
 
 

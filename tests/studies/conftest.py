@@ -1,19 +1,8 @@
 """One tiny study, run through by the real command with two processes, that the tests of this folder compare with."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from .tiny import TINY, Folder, command
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    """Where the warmed-up policies of this folder's tests are kept; all processes take it from the environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EXGRPO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield Path(os.environ["EXGRPO_CACHE"])
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +13,7 @@ def study_file(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def whole(study_file, cache, tmp_path_factory) -> Folder:
+def whole(study_file, tmp_path_factory) -> Folder:
     """The results of the study that ran through, with two processes."""
     folder = tmp_path_factory.mktemp("whole")
     done = command("run", str(study_file), "--output_dir", str(folder), "--jobs", "2")

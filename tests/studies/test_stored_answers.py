@@ -8,6 +8,8 @@ from exgrpo.lab import arm
 from exgrpo.lab.regime import Regime
 from exgrpo.tasks import get_task
 
+pytestmark = pytest.mark.slow
+
 KNOBS = {"modulus": 5, "lengths": (2, 3), "shares": (0.5, 0.5), "reward": "final"}
 SMALL = Regime(
     "chains", KNOBS, train_questions=64, questions_per_step=16, steps=10, eval_questions=16, num_samples=2, evaluations=1,

@@ -69,6 +69,7 @@ def test_what_the_library_does_not_have_is_a_configuration_error(library):
             get_task("reasoning_gym", **knobs).make("train", 2)
 
 
+@pytest.mark.slow
 def test_too_few_questions_are_refused_with_the_numbers(library):
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     with pytest.raises(ConfigurationError, match="5000 distinct questions"):

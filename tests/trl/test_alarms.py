@@ -27,7 +27,10 @@ from exgrpo.objective.loss import effective_sample_size
 from exgrpo.trl import alarms
 from exgrpo.trl.alarms import Alarm, ReplayAlarm, alarm_of
 
-SHARE = dict(mixing="share", start_pass_at_1=0.35, start_step=0, start_epoch=0.0, start_size=0, save_strategy="no")
+SHARE = dict(
+    mixing="share", start_pass_at_1=0.35, start_step=0, start_epoch=0.0, start_size=0, save_strategy="no",
+    retired_in_stream=False,
+)  # fmt: skip
 
 
 def healthy(n: int) -> list[dict]:
@@ -141,6 +144,7 @@ def test_retired_questions_count_as_right():
     )  # fmt: skip
     assert watch(ReplayAlarm(trainer=a_trainer(100)), logs)[0] == []
     assert watch(ReplayAlarm(trainer=a_trainer(1000)), logs)[0] != []  # 80 of 1,000: hardly any
+    assert watch(ReplayAlarm(trainer=a_trainer(100)), logs, retired_in_stream=True)[0] != []  # they are in Pass@1 then
     assert watch(ReplayAlarm(), logs)[0] != []  # nobody to ask how many there are
 
 
@@ -359,6 +363,7 @@ PartialState().destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_stop_at_the_same_step(tmp_path):
     """Whatever they saw."""
     (tmp_path / "worker.py").write_text(TWO_PROCESSES)

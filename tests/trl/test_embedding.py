@@ -259,13 +259,13 @@ def test_it_runs_beside_the_caller_in_one_thread():
     def slow(texts):
         threads.add(threading.current_thread())
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return lengths(texts)
 
     ahead = EmbeddingAhead(slow)
     ahead.submit("a", ["x"])
     ahead.submit("b", ["yy"])
-    assert begun.wait(60), "it begins before it is asked for the result"
+    assert begun.wait(600), "it begins before it is asked for the result"
     go_on.set()
     assert {key: rows.tolist() for key, rows in ahead.result().items()} == {"a": [[1, 1]], "b": [[2, 1]]}
     assert len(threads) == 1
@@ -277,7 +277,7 @@ def test_the_texts_are_those_at_the_time_of_the_submit():
     go_on = threading.Event()
 
     def slow(texts):
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return lengths(texts)
 
     ahead, texts = EmbeddingAhead(slow), ["x", "yy"]
@@ -294,7 +294,7 @@ def test_the_thread_lives_while_there_is_work():
         worker = ahead._thread
         ahead.result()
         if worker is not None:
-            worker.join(60)
+            worker.join(600)
         assert ahead._thread is None
 
 
@@ -322,7 +322,7 @@ def test_after_a_failure_what_waits_is_not_embedded():
         calls.append(texts)
         if texts == ("bad",):
             raise KeyError("bad")
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return lengths(texts)
 
     ahead = EmbeddingAhead(picky)
@@ -373,10 +373,11 @@ def with_torch(texts):
 ahead = EmbeddingAhead(with_torch)
 ahead.submit(0, ["x"])
 ahead.submit(1, ["x"])
-begun.wait(60)
+begun.wait(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('of the training')", 1)])
 def test_a_process_that_ends_in_the_midst_of_it_ends_as_it_would_without(last, code):
     """Torch in a thread that the interpreter ends would abort the process, 8 times of 8 without care."""
@@ -385,7 +386,6 @@ def test_a_process_that_ends_in_the_midst_of_it_ends_as_it_would_without(last, c
         [sys.executable, "-c", AT_WORK_AT_EXIT + last],
         capture_output=True,
         text=True,
-        timeout=300,
         env=env,
         check=False,
     )

@@ -659,6 +659,22 @@ def test_retirement(tmp_path, options, retired):
     assert trainer.planner.buffer.num_retired == 8 * len(retired)
 
 
+def test_retired_questions_stay_fresh_where_asked(tmp_path):
+    """Two passes over 40 questions, five generations each; those of 4 right retire in the first."""
+    trainer = run(tmp_path, rights(*FIVE), n=40, steps=10, retirement="solved", retired_in_stream=True, start_epoch=1.0)
+    fresh = [q for plan in trainer.plans for q in plan.questions[~plan.replayed].tolist()]
+    retired = {e.question for e in trainer.events.of(Retired) if e.generation < 5}
+    assert {i % 5 for i in numbers(trainer, retired)} == {4}
+    assert len(retired) == 8
+    assert sorted(fresh[:40]) == list(range(40))
+    again, replayed = set(fresh[40:]), {e.question for e in trainer.events.of(Replayed)}
+    assert len(replayed) > 8
+    assert len(again & retired) >= 3
+    assert not replayed & retired
+    assert not {e.trajectory.question for e in trainer.events.of(Admitted)} & retired
+    assert set(logs(trainer, "fresh/refilled")) == {0.0}
+
+
 def test_review(tmp_path):
     """All 16 questions retire at once; every second step half of the retired return, and are fresh again."""
     trainer = run(tmp_path, rights(4), n=16, steps=5, retirement="solved", review_every=2, review_share=0.5)

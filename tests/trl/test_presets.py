@@ -68,6 +68,7 @@ def logged(trainer):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_trains_the_tiny_policy(tmp_path, start, preset):
     first = train(tmp_path, start, preset)

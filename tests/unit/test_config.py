@@ -17,7 +17,7 @@ NOT_AN_INTEGER = [1.0, "1", None, True, False, math.nan, [1]]
 _BAD = [
     (("mixing", "question_choice", "trajectory_choice", "entropy_refresh", "retirement", "eviction", "correction",
       "logp_dtype", "schedule", "difficulty", "admission", "baseline"), NOT_A_CHOICE),
-    (("store_truncated", "clip_fresh", "range_adapts", "by_problem_type"), NOT_A_FLAG),
+    (("store_truncated", "clip_fresh", "range_adapts", "by_problem_type", "retired_in_stream"), NOT_A_FLAG),
     (("replay_share", "mu", "replay_probability", "on_policy_start", "on_policy_step", "on_policy_floor", "range_low",
       "range_high", "min_quality", "success_weight"), [*NOT_A_NUMBER, -0.01, 1.01]),
     (("retirement_threshold", "review_share"), [*NOT_A_NUMBER, 0.0, 1.01]),
@@ -54,6 +54,7 @@ GOOD = {
     "min_quality": [0, 1],
     "success_weight": [0, 1],
     "retirement_threshold": [0.01, 1],
+    "retired_in_stream": [True, False],
     "review_every": [0, 50],
     "review_share": [0.001, 1],
     "max_age": [0, 20],

@@ -48,6 +48,8 @@ def test_a_preset_itself_sets_nothing_in_vain(preset):
         ("exgrpo", dict(review_share=0.5), ["review_share"]),
         ("exgrpo", dict(review_share=0.5, review_every=10), []),
         ("exgrpo", dict(review_every=10, retirement="never"), ["review_every"]),
+        ("exgrpo", dict(retired_in_stream=True, retirement="never"), ["retired_in_stream"]),
+        ("exgrpo", dict(retired_in_stream=True), []),
         ("random-replay", dict(difficulty="window", difficulty_window=9), ["difficulty", "difficulty_window"]),
         ("rescue", dict(by_problem_type=True), ["by_problem_type"]),
     ],

@@ -177,6 +177,7 @@ def everything(path):
         return found
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_anywhere_is_found_or_does_not_matter(log, tmp_path):
     path, _, _ = log
     sound, rng = path.read_bytes(), np.random.default_rng(0)

@@ -165,7 +165,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
     """What a run with these options would hold after one group of K completions for each question.
 
     Admission, retirement and capacities are those of the options. Ages, entropies, embeddings and problem types are drawn
-    from the seed; Pass@1 is that of the questions that have not retired.
+    from the seed; Pass@1 is that of the questions in the fresh stream.
 
     Args:
         config: the options.
@@ -186,7 +186,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
             questions = np.flatnonzero(ages == age)
             right = successes[questions] if turn == 0 else np.ones_like(questions)
             _observe(planner, rng, questions, right, step - age - ALL_AGES * turn)
-    fresh = ~planner.buffer.retired
+    fresh = ~planner.buffer.retired | config.retired_in_stream
     planner.pass_at_1 = float(successes[fresh].sum() / (k * fresh.sum())) if fresh.any() else None
     planner.buffer.shrink()
     return Pool(planner, None, step, tuple(f"type {i}" for i in range(TYPES)), store, earlier + 1)

@@ -1,20 +1,35 @@
 """How unsure a policy was of what it generated: the entropies of recipe A."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..errors import ConfigurationError
 from .entropy_guided import check
+from .rollouts import Rollouts, completion_logits
+from .stored import SampledRollouts, StoredIds, StoredText
 
 ENTROPY_KINDS = ("token_entropy", "confidence_variance")
 ELEMENTS_AT_ONCE = 1 << 24
 """Logits that are worked on at a time: 64 MiB in float32."""
+TO_ADD = (
+    "Pass the logits, as generate(..., return_dict_in_generate=True, output_logits=True) answers with them; or token ids and "
+    "the policy: compute_entropy(Rollouts.collate(prompts, completions), policy=policy)"
+)
 
 
 @torch.no_grad()
 def compute_entropy(
-    logits: Any, mask: Tensor | None = None, kind: str = "token_entropy", *, token_ids: Tensor | None = None
+    logits: Any,
+    mask: Tensor | None = None,
+    kind: str = "token_entropy",
+    *,
+    token_ids: Tensor | None = None,
+    policy: nn.Module | None = None,
+    temperature: float = 1.0,
 ) -> Tensor:
     """How unsure a policy was of each completion: a mean, or a variance, over its tokens. No gradient.
 
@@ -22,21 +37,37 @@ def compute_entropy(
 
     Args:
         logits: that each token was sampled from, (B, T, V), or (T, V) of one completion; -inf where a token was impossible.
-            Or T tensors (B, V), as `generate(output_logits=True)` gives them. Or anything that has `logits`.
+            Or T tensors (B, V), as `generate(output_logits=True)` gives them. Or anything that has `logits`. Or `Rollouts`, or
+            those of a sample, with a `policy`. Or what a `TrajectoryBuffer` gave out, one rollout or a sample's: the entropies
+            then are those that were stored with them.
         mask: 1 on the completion's own tokens, (B, T) or (T,); all by default.
         kind: `token_entropy`: the mean of the tokens' entropies over the whole vocabulary, in nats.
             `confidence_variance`: the population variance of the tokens' probabilities.
         token_ids: the tokens, (B, T) or (T,), for `confidence_variance`; by default the likeliest ones.
+        policy: a causal language model, for `Rollouts`: the entropies are those under it.
+        temperature: that completions are sampled at, where a policy is given.
 
     Returns:
-        (B,), or () for one completion, float32 at least; NaN where a completion has no token.
+        (B,), or () for one completion, float32 at least; NaN where a completion has no token, or none was stored.
 
     Raises:
-        ConfigurationError: a kind that there is not, or a shape that does not fit.
+        ConfigurationError: a kind that there is not, a shape that does not fit, or something that has no logits.
     """
     check(kind in ENTROPY_KINDS, f"compute_entropy needs a kind of {', '.join(ENTROPY_KINDS)}, not {kind!r}")
-    logits = getattr(logits, "logits", logits)
-    logits = logits if isinstance(logits, Tensor) else torch.stack(tuple(logits), 1)
+    if policy is not None:
+        check(
+            isinstance(policy, nn.Module),
+            "compute_entropy needs a policy that gives logits, a torch.nn.Module, not a function",
+        )
+        check(mask is None, "compute_entropy needs no mask beside a policy: rollouts have their own")
+        rollouts = Rollouts.of(logits, next((p.device for p in policy.parameters()), None))
+        logits, mask = completion_logits(policy, rollouts, temperature), rollouts.mask
+    elif (stored := _stored(logits)) is not None:
+        check(
+            kind == "token_entropy", f"compute_entropy knows of a stored rollout its entropy, not its {kind}. {TO_ADD}"
+        )
+        return stored
+    logits = _logits(logits)
     check(logits.dim() in (2, 3), f"compute_entropy needs logits (B, T, V) or (T, V), not {tuple(logits.shape)}")
     shape = logits.shape[:-1]
     mask = torch.ones(shape, device=logits.device) if mask is None else mask
@@ -50,6 +81,36 @@ def compute_entropy(
     if kind == "token_entropy":
         return mean
     return torch.where(own, (values - mean[..., None]).square(), 0.0).sum(-1) / own.sum(-1)
+
+
+def _stored(given: Any) -> Tensor | None:
+    """What was stored with what a buffer gave out, () or (B,); None of anything else."""
+    rollouts = given if isinstance(given, (list, tuple)) else [given]
+    stored = [
+        rollout for rollout in rollouts if isinstance(rollout, (StoredText, StoredIds)) and hasattr(rollout, "entropy")
+    ]
+    if len(stored) < len(rollouts) or not (stored or isinstance(given, SampledRollouts)):
+        return None
+    entropies = torch.tensor([rollout.entropy for rollout in stored], dtype=torch.float32)
+    return entropies if rollouts is given else entropies[0]
+
+
+def _logits(given: Any) -> Tensor:
+    """Logits, (B, T, V) or (T, V), of whatever has some; refused where that is nothing."""
+    found = given["logits"] if isinstance(given, Mapping) and "logits" in given else getattr(given, "logits", given)
+    parts = tuple(found) if isinstance(found, (list, tuple)) else (found,)
+    parts = tuple(torch.from_numpy(part) if isinstance(part, np.ndarray) else part for part in parts)
+    wrong = [part for part in parts if not (isinstance(part, Tensor) and part.is_floating_point())]
+    if wrong or not parts:
+        what = (
+            "token ids"
+            if wrong and isinstance(wrong[0], (int, Tensor))
+            else f"{type(wrong[0] if wrong else found).__name__}"
+        )
+        raise ConfigurationError(
+            f"compute_entropy needs the logits that each token was sampled from, not {what}. {TO_ADD}."
+        )
+    return parts[0] if isinstance(found, (Tensor, np.ndarray)) else torch.stack(parts, 1)
 
 
 def _by_token(logits: Tensor, kind: str, token_ids: Tensor | None) -> Tensor:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ..errors import ConfigurationError
 from ..experience.difficulty import Windows
 from ..experience.trajectory import FloatArray
-from ..replay.gate import Gate
 from ..replay.questions import quantile
 from ..replay.rng import COIN, generator_for
 
@@ -215,9 +214,12 @@ class SelectiveReplay:
         self.updates = 0
         self.replay_updates = 0
         self.idle: str | None = None
-        self._gate = Gate(0.0, start_epoch=replay_start_epoch, start_size=min_stored)
+        self.replay_start_epoch = replay_start_epoch
+        self.min_stored = min_stored
 
-    def batch(self, buffer: "TrajectoryBuffer", size: int, epoch: float, *, group_size: int = 8) -> "Sample | None":
+    def batch(
+        self, buffer: "TrajectoryBuffer", size: int, epoch: float, *, group_size: int | None = None
+    ) -> "Sample | None":
         """What this update replays, `size` trajectories at most; None where it is to be a fresh one. To be asked once for
         each update.
 
@@ -225,10 +227,10 @@ class SelectiveReplay:
             buffer: that holds the trajectories.
             size: how many are wanted.
             epoch: epochs done.
-            group_size: trajectories of one question, at most.
+            group_size: of `TrajectoryBuffer.sample`.
         """
         update, self.updates = self.updates, self.updates + 1
-        self.idle = self._gate.check(None, update, epoch, len(buffer))
+        self.idle = self._closed(epoch, len(buffer))
         if self.idle is None and not generator_for(self.seed, update, COIN).random() < self.replay_probability:
             self.idle = f"on-policy by the coin: replay_probability is {self.replay_probability:g}"
         if self.idle is not None:
@@ -246,6 +248,15 @@ class SelectiveReplay:
             return None
         self.replay_updates += 1
         return sample
+
+    def _closed(self, epoch: float, stored: int) -> str | None:
+        """Why the gate is closed. It is asked anew each time: a buffer that was cleared fills up first."""
+        closed = []
+        if epoch < self.replay_start_epoch:
+            closed.append(f"epoch {epoch:.2f} < {self.replay_start_epoch:g}")
+        if stored <= self.min_stored:
+            closed.append(f"{stored} trajectories stored, must be more than {self.min_stored}")
+        return "gate closed: " + "; ".join(closed) if closed else None
 
 
 # What is shared ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Shapes: B rollouts, P and T the tokens of the longest prompt and completion, V w
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -148,20 +149,23 @@ def logps_under(policy: Policy, rollouts: Any, temperature: float = 1.0) -> Tens
     if not isinstance(policy, nn.Module):
         return policy(rollouts)
     rollouts = Rollouts.of(rollouts, _device_of(policy))
-    lead = rollouts.prompt_mask.argmax(
-        1, keepdim=True
-    )  # moved behind its row, so that no position is shifted by padding
+    logits = completion_logits(policy, rollouts, temperature)
+    logps = logits.gather(2, rollouts.completion_ids[:, :, None])[:, :, 0] - logits.logsumexp(-1)
+    return torch.where(rollouts.mask.bool(), logps, 0.0)
+
+
+def completion_logits(policy: nn.Module, rollouts: Rollouts, temperature: float = 1.0) -> Tensor:
+    """The logits that a model gives for each completion token, (B, T, V), float32 at least."""
+    lead = rollouts.prompt_mask.argmax(1, keepdim=True)  # moved behind its row: padding then shifts no position
     width = rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1]
     places = torch.arange(width, device=lead.device)[None] + lead
     ids = torch.cat([rollouts.prompt_ids, rollouts.completion_ids], 1).gather(1, places % width)
     mask = torch.cat([rollouts.prompt_mask, rollouts.mask], 1).gather(1, places % width)
     answer = policy(input_ids=ids, attention_mask=mask)
-    logits = getattr(answer, "logits", answer)[:, :-1]
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    logps = logits.gather(2, ids[:, 1:, None])[:, :, 0] - logits.logsumexp(-1)
     own = torch.arange(rollouts.completion_ids.shape[1], device=lead.device)[None]
     own = own + (rollouts.prompt_ids.shape[1] - 1 - lead)
-    return torch.where(rollouts.mask.bool(), logps.gather(1, own), 0.0)
+    logits = getattr(answer, "logits", answer)[torch.arange(len(own), device=lead.device)[:, None], own]
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
 
 
 def compute_importance_weights(
@@ -210,7 +214,8 @@ def compute_grpo_loss(
     """GRPO's loss: advantages inside the group of each prompt, the policy gradient, PPO's clip where weights are given.
 
     The gradient flows through the weights if they have one, else through `rollouts.logps`; weights without gradient count as
-    numbers. A rollout that is the only one of its prompt, or whose group has equal rewards, teaches nothing.
+    numbers. A rollout that is the only one of its prompt, or whose group has equal rewards, teaches nothing; a warning says so
+    where all are the only ones.
 
     Args:
         rollouts: with `logps`, unless weights with a gradient are given; or the rollouts of a sample, with such weights.
@@ -245,7 +250,14 @@ def compute_grpo_loss(
     check(rewards.shape == (size,), f"compute_grpo_loss needs {size} rewards, (B,), not {tuple(rewards.shape)}")
     log_w = _log_weights(rollouts, importance_weights)
     if baselines is None:
-        advantages = advantages_by_group(rewards, rollouts.groups, scale)
+        groups = rollouts.groups
+        if size == len(groups.unique()):
+            warnings.warn(
+                f"compute_grpo_loss has no gradient: each of {size} rollouts is the only one of its prompt, and no reward has "
+                "another to be compared with. Draw groups (group_size=8), or pass baselines=batch.rates.",
+                stacklevel=2,
+            )
+        advantages = advantages_by_group(rewards, groups, scale)
     else:
         baselines = torch.as_tensor(baselines, dtype=torch.float32, device=mask.device)
         check(

@@ -1,6 +1,6 @@
 """What goes into a `TrajectoryBuffer`, and what comes out of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,16 +36,30 @@ class StoredRollout(Trajectory):
 
     @property
     def rollout(self) -> Any:
-        """Text, or token ids (T,); marked, so that the buffer knows it again."""
-        return self.completion_ids.copy().view(StoredIds) if self.text is None else StoredText(self.text)
+        """Text, or token ids (T,); marked, so that the buffer knows it again, and with its entropy."""
+        given = self.completion_ids.copy().view(StoredIds) if self.text is None else StoredText(self.text)
+        given.entropy = self.entropy
+        return given
 
 
 class StoredText(str):
-    """Text that a buffer gave out; like any other text."""
+    """Text that a buffer gave out; like any other text.
+
+    Attributes:
+        entropy: as it was given, in nats; NaN where it was not known.
+    """
+
+    entropy: float
 
 
 class StoredIds(np.ndarray[Any, Any]):
-    """Token ids that a buffer gave out; like any other array."""
+    """Token ids that a buffer gave out; like any other array.
+
+    Attributes:
+        entropy: as it was given, in nats; NaN where it was not known. What is made of the array has none.
+    """
+
+    entropy: float
 
 
 class SampledRollouts(list[Any]):
@@ -63,8 +77,11 @@ class SampledRollouts(list[Any]):
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """n trajectories that were drawn, those of a question side by side. `sample["rewards"]` is `sample.rewards`.
+class Sample(Mapping[str, Any]):
+    """n trajectories that were drawn, those of a question side by side.
+
+    A mapping from names to columns: `sample["rewards"]` is `sample.rewards`, and `dict(sample)` has all. As with a table of
+    columns elsewhere, `len(sample)` is the number of rows, n.
 
     Args:
         prompts: as they were given first, n.
@@ -90,10 +107,30 @@ class Sample:
         """How many trajectories."""
         return len(self.prompts)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dataclass_fields__)
+
     def __getitem__(self, name: str) -> Any:
         if name not in self.__dataclass_fields__:
             raise KeyError(f"a sample has {', '.join(self.__dataclass_fields__)}, not {name!r}")
         return getattr(self, name)
+
+    # The views of `Mapping` count with `len`, and its equality compares arrays.
+
+    def keys(self) -> KeysView[str]:
+        return self._columns().keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._columns().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._columns().items()
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self}
 
 
 def check_keys(trajectory: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from ..experience.difficulty import bucket_of
 from ..experience.trajectory import FloatArray, IntArray, Scores, Trajectory
 from ..replay.questions import Eligible, draw_questions
 from ..replay.rng import QUESTIONS, TRAJECTORIES, generator_for
-from ..replay.trajectories import choose, eligible_questions
+from ..replay.trajectories import allowed, choose, eligible_questions
 from .entropy_guided import (
     DifficultyBucketer,
     Range,
@@ -158,11 +158,13 @@ class TrajectoryBuffer:
         difficulty_range: Range = (0.3, 0.7),
         entropy_percentile: float = 25.0,
         *,
-        group_size: int = 8,
+        group_size: int | None = None,
         seed: int | tuple[int, int] | None = None,
     ) -> Sample:
-        """Draw questions alike, without replacement, and of each up to `group_size` of its trajectories, at random among those
-        that qualify, until there are `size`; fewer where there are no more.
+        """Draw trajectories, without replacement, all that qualify alike; fewer than `size` where there are no more.
+
+        With `group_size`, draw questions alike instead, however many trajectories they have, and of each up to so many of its
+        own: GRPO then has something to compare in.
 
         Args:
             strategy: `medium_difficulty_low_entropy`: questions whose rate lies inside the range, trajectories whose entropy is
@@ -171,7 +173,7 @@ class TrajectoryBuffer:
             size: trajectories, at most.
             difficulty_range: of the rate, exclusive; quantiles of the rates, inclusive, where `difficulty` is adaptive.
             entropy_percentile: in (0, 100].
-            group_size: trajectories of one question, at most.
+            group_size: trajectories of one question, at most; None: as they come.
             seed: the same seed draws the same from the same content; by default each call draws anew, from the seed of the
                 buffer.
 
@@ -180,7 +182,8 @@ class TrajectoryBuffer:
         """
         question_choice, only_medium, trajectory_choice = check_strategy("sample", strategy)
         check_count("sample", "size", size, 0)
-        check_count("sample", "group_size", group_size, 1)
+        if group_size is not None:
+            check_count("sample", "group_size", group_size, 1)
         check_range("sample", difficulty_range)
         config = replace(
             self._config,
@@ -194,6 +197,8 @@ class TrajectoryBuffer:
         eligible = eligible_questions(self.experience, config, 0, "plan")
         if only_medium:
             eligible = self._medium(difficulty_range, eligible)
+        if group_size is None:
+            return self._sample(self._alike(size, config, eligible, generator_for(base, draw, TRAJECTORIES)))
         rng = generator_for(base, draw, QUESTIONS)
         questions = draw_questions(self.experience, size, config, rng, eligible=eligible)
         rng = generator_for(base, draw, TRAJECTORIES)
@@ -231,6 +236,24 @@ class TrajectoryBuffer:
         return np.asarray(stored[~np.isnan(stored)])
 
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _alike(self, size: int, config: ReplayConfig, eligible: Eligible | None, rng: np.random.Generator) -> list[int]:
+        """The slots of `size` trajectories among all that qualify, all alike; with `tiers` those of each tier."""
+        questions = np.sort(self.experience.replayable())
+        if eligible is not None:
+            questions = questions[eligible(questions)]
+        candidates = replace(self.experience.candidates(questions, 0, rng), config=config)
+        qualifies = allowed(candidates, "plan")
+        slots = candidates.slots[qualifies]
+        shares = None
+        if config.question_choice == "tiers" and slots.size:
+            buckets = self.experience.buckets(questions) / self.experience.resolution
+            tiers = np.minimum((buckets * self.difficulty_tiers).astype(np.int64), self.difficulty_tiers - 1)
+            tier_of_slot = np.repeat(tiers, qualifies.sum(1))
+            held = np.bincount(tier_of_slot)
+            shares = 1 / held[tier_of_slot] / np.count_nonzero(held)
+        places = rng.choice(slots.size, min(size, slots.size), replace=False, p=shares)
+        return slots[np.sort(places)].tolist()
 
     def _medium(self, difficulty_range: Range, allowed: Eligible | None) -> Eligible:
         """Questions of medium difficulty that are also allowed."""

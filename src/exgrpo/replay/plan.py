@@ -188,9 +188,10 @@ class ReplayPlanner:
             idle = "none of the stored trajectories or their questions is eligible now"
         added = self.config.mixing == "added"
         n, in_groups = len(drawn.questions), 0 if added else len(drawn.questions)
-        others = self.stream.num_questions - self.buffer.num_retired - n
+        retired, num_retired = self._left_the_stream()
+        others = self.stream.num_questions - num_retired - n
         apart = [] if added and others < batch_size else drawn.questions  # an intact fresh batch comes first
-        fresh, refilled = self.stream.take(batch_size - in_groups, apart, self.buffer.retired, self.buffer.num_retired)
+        fresh, refilled = self.stream.take(batch_size - in_groups, apart, retired, num_retired)
         self.listener(Planned(generation, step, batch_size, n, refilled, idle))
         choices = self._take(drawn.slots, generation, step, "added" if added else "plan")
         questions, replayed = np.empty(batch_size, np.int64), np.zeros(batch_size, bool)
@@ -393,6 +394,12 @@ class ReplayPlanner:
             buffer.bring_back(question)
             self.listener(Returned(generation, step, question))
         return n
+
+    def _left_the_stream(self) -> tuple[NDArray[np.bool_], int]:
+        """Which questions are fresh no more, (Q,), and how many."""
+        if self.config.retired_in_stream:
+            return np.zeros(self.stream.num_questions, bool), 0
+        return self.buffer.retired, self.buffer.num_retired
 
     def _draw(self, n: int, generation: int, step: int, score: Scorer) -> _Drawn:
         """n questions and their trajectories; questions are drawn again in place of those that have to be refused."""

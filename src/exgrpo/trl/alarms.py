@@ -172,7 +172,7 @@ class ReplayAlarm(TrainerCallback):
         empty = EMPTY if self._known.get("replay/questions") == 0 else None
         reason = self.trainer.idle_reason if told else empty
         held = {
-            "collapse": self._collapsed(values, step),
+            "collapse": self._collapsed(args, values, step),
             "ess": None if "replay/ess" not in values else values["replay/ess"] < self.ess_below,
             "gate": self._waits(args, self._known, step),
             "idle": self._is_idle(args, self._known, reason, told),
@@ -184,11 +184,13 @@ class ReplayAlarm(TrainerCallback):
         self.raised += new
         return new
 
-    def _collapsed(self, values: Values, step: int) -> bool | None:
+    def _collapsed(self, args: Any, values: Values, step: int) -> bool | None:
         """None where nothing can be said; and between the bound and twice the bound, where an alarm is not over yet."""
         if "fresh/entropy" not in values or "fresh/pass_at_1" not in values:
             return None
-        retired = self._known.get("replay/retired", 0.0) / self._num_questions() if self.trainer is not None else 0.0
+        retired = 0.0
+        if self.trainer is not None and not args.retired_in_stream:
+            retired = self._known.get("replay/retired", 0.0) / self._num_questions()
         seen = self._confidence
         seen.take(step, values["fresh/entropy"], retired + (1 - retired) * values["fresh/pass_at_1"])
         if seen.early is None or not seen.early[0]:

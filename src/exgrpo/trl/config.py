@@ -94,6 +94,7 @@ class ExGRPOConfig(GRPOConfig):
     success_weight: float | None = _core("success_weight")
     retirement: str | None = _core("retirement")
     retirement_threshold: float | None = _core("retirement_threshold")
+    retired_in_stream: bool | None = _core("retired_in_stream")
     review_every: int | None = _core("review_every")
     review_share: float | None = _core("review_share")
     max_age: int | None = _core("max_age")
