@@ -13,12 +13,13 @@ from ..lab.study_file import load_study, read_yaml
 from .bench_machine import describe
 from .environment import require
 from .numbers import at_least
+from .parser import Parser
 
 DEFAULT_FOLDER = Path("exgrpo-lab")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exgrpo lab",
         description="Paired experiments on the built-in tiny policy: arms on equal budgets, seed by seed, from a study file to "
         "tables with intervals. docs/evidence.md shows what came of ours.",

@@ -1,6 +1,5 @@
 """`exgrpo presets`: the recipes, where they come from, and what each changes."""
 
-import argparse
 import json
 import sys
 import textwrap
@@ -10,15 +9,15 @@ from typing import Any
 
 from ..config import ObjectiveConfig, ReplayConfig
 from ..presets import PRESETS, Preset
+from .parser import Parser, prose_width
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
-WIDTH = 110
 GLUE = "\u00a0"  # keeps an option and its default on one line
 
 
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exgrpo presets", description="The presets: what each is, where it comes from, and the options it sets."
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -55,7 +54,7 @@ def _block(name: str, preset: Preset, width: int) -> str:
     changes = ", ".join(option.replace(" ", GLUE) for option in options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
     filled = [
-        textwrap.fill(line, WIDTH - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets"))
+        textwrap.fill(line, prose_width() - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets"))
         for line in lines
     ]
     text = "\n".join(filled).replace(GLUE, " ")

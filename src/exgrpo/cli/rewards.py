@@ -5,11 +5,10 @@ Here stand the commands; what they do is in `rewards_check` and `rewards_audit`.
 
 import argparse
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 
 from .experience import RUN
+from .parser import Parser, run_piped
 
 CHECK, AUDIT = (f"exgrpo.cli.rewards_{name}" for name in ("check", "audit"))
 
@@ -17,17 +16,11 @@ CHECK, AUDIT = (f"exgrpo.cli.rewards_{name}" for name in ("check", "audit"))
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
     args = parser().parse_args(argv)
-    try:
-        code: int = importlib.import_module(args.does).run(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    return run_piped(lambda: importlib.import_module(args.does).run(args))
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="exgrpo rewards",
         description="Whether verifiers can be trusted: with the gold answers of a dataset, and with what a run stored.",
         epilog="Every command takes --json, and its --help has an example.",
@@ -42,7 +35,6 @@ def parser() -> argparse.ArgumentParser:
             "Exit code 1: more golds than allowed cannot be read, or do not score themselves 1 in a box."
         ),
         epilog="example:\n  exgrpo rewards check openai/gsm8k --dataset_config main --split test --reward numeric_reward",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _check(check)
     audit = commands.add_parser(
@@ -53,7 +45,6 @@ def parser() -> argparse.ArgumentParser:
             "several\nanswers, were cut at the limit, are much shorter than the others, or are stored for several questions."
         ),
         epilog="example:\n  exgrpo rewards audit outputs/run-1 --with math_reward",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _audit(audit)
     return top

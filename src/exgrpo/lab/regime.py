@@ -45,15 +45,15 @@ class Regime:
             value = getattr(self, f.name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             if not whole and (f.type is int or (f.name == "warm_up_batches" and value is not None)):
-                raise ConfigurationError(f"Regime.{f.name} must be an integer of at least 1, but is {value!r}.")
-        positive_number("Regime.learning_rate", self.learning_rate)
+                raise ConfigurationError(f"{f.name} must be an integer of at least 1, but is {value!r}.")
+        positive_number("learning_rate", self.learning_rate)
         if self.num_generations < 2:
             raise ConfigurationError(
-                f"Regime.num_generations must be at least 2, a group to compare within, but is {self.num_generations}."
+                f"num_generations must be at least 2, a group to compare within, but is {self.num_generations}."
             )
         if self.train_questions < self.questions_per_step:
             raise ConfigurationError(
-                f"Regime.train_questions ({self.train_questions}) must be at least questions_per_step "
+                f"train_questions ({self.train_questions}) must be at least questions_per_step "
                 f"({self.questions_per_step}): one step takes that many distinct questions."
             )
 
