@@ -28,14 +28,18 @@ class ScriptArguments:
     )
     eval_split: str = _option("test", "Split to evaluate on.")
     question_column: str | None = _option(None, "Column that holds the question; found by its name if not given.")
-    answer_column: str | None = _option(None, "Column that holds the gold answer; found by its name if not given.")
+    answer_column: str | None = _option(
+        None, "Column that holds the gold answer; found by its name if not given. `column.key` is "
+        "a value inside a column of mappings, as `reward_model.ground_truth` in verl's layout."
+    )  # fmt: skip
     answer_name: str = _option(
         "answer", "Name under which reward functions get the gold answer; `solution` for those of TRL."
     )
     prompt_template: str | None = _option(None, "Text around the question, with `{question}` in its place.")
     system_prompt: str | None = _option(None, "First message; needs `conversational`.")
     conversational: bool = _option(
-        False, "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models."
+        False, "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models. Questions that "
+        "are messages already, a system message among them, are taken as they are."
     )
     keep_columns: list[str] | None = field(
         default=None, metadata={"help": "Further columns of the dataset that a reward function reads."}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
 from ..presets import PRESETS, resolve
+from ..yaml_file import with_numbers
 from .experience import RUN, log_path
 from .main import UsageError
 from .numbers import at_least, between
@@ -72,7 +73,7 @@ def of_recipe(path: str) -> dict[str, Any]:
     """The options of a recipe file that matter here: the preset, those of replay and objective, `num_generations`."""
     from .train import read_recipe
 
-    recipe = read_recipe(path)
+    recipe = with_numbers(read_recipe(path))
     return {name: recipe[name] for name in ("preset", "num_generations", *option_types()) if name in recipe}
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from ..lab.results import Results
 from ..lab.running import duration, estimated_seconds, run_study
 from ..lab.study import Cell
-from ..lab.study_file import load_study, read_yaml
+from ..lab.study_file import load_study
+from ..yaml_file import read_yaml
 from .bench_machine import describe
 from .environment import require
 from .numbers import at_least
@@ -99,7 +100,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     about = {
         "command": shlex.join(["exgrpo", "lab", *argv]),
         "name": study.name,
-        "study": read_yaml(args.study),
+        "study": read_yaml(args.study, "The study"),
         "short": args.short,
         **describe("transformers"),
     }

@@ -28,7 +28,7 @@ COMMANDS = {
 FAILED, INTERRUPTED = 1, 130
 
 
-class UsageError(ExGRPOError, ValueError):
+class UsageError(ConfigurationError):
     """The command line or the recipe does not say what can be done; exit code 2."""
 
 
@@ -65,7 +65,7 @@ def report(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
         sys.stderr.write(getattr(error, "details", ""))
-    if isinstance(error, (UsageError, ConfigurationError)):
+    if isinstance(error, ConfigurationError):
         return _say(f"{error}", USAGE)
     if isinstance(error, ExGRPOError):
         return _say(f"{error}", FAILED)

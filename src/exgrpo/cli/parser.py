@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As the base, but what is left over is a mistake of this very command."""
-        arguments = [_underscored(argument) for argument in (sys.argv[1:] if args is None else args)]
+        arguments = [underscored(argument) for argument in (sys.argv[1:] if args is None else args)]
         if not arguments and self._commands() is not None:
             self.print_help()
             raise SystemExit(0)
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, textwrap.fill(text, prose_width(), break_on_hyphens=False, break_long_words=False) + "\n")
 
 
-def _underscored(argument: str) -> str:
+def underscored(argument: str) -> str:
     """An option's name with underscores; everything else as it is."""
     if not argument.startswith("--") or argument == "--":
         return argument

@@ -43,10 +43,11 @@ def as_text() -> str:
     """A paragraph a preset, its name in the margin."""
     width = max(map(len, PRESETS)) + 2
     blocks = [_block(name, preset, width) for name, preset in PRESETS.items()]
-    return "\n".join(blocks) + (
-        "\nTake one with --preset NAME (preset: NAME in a recipe); any option given beside it overrides it.\n"
-        "What it would replay in one step, and how hard it would push: exgrpo explain --preset NAME.\n"
+    after = (
+        "Take one with --preset NAME (preset: NAME in a recipe); any option given beside it overrides it. What it would replay "
+        "in one step, and how hard it would push: exgrpo explain --preset NAME."
     )
+    return "\n".join([*blocks, textwrap.fill(after, prose_width())]) + "\n"
 
 
 def _block(name: str, preset: Preset, width: int) -> str:

@@ -62,10 +62,9 @@ class Regime:
 
 
 def positive_number(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless the value is a finite number above 0; YAML reads `8e-4` as text."""
+    """Raise ConfigurationError unless the value is a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        hint = " To YAML a number such as 8e-4 is text: write 8.0e-4." if isinstance(value, str) else ""
-        raise ConfigurationError(f"{name} must be a number above 0, but is {value!r}.{hint}")
+        raise ConfigurationError(f"{name} must be a number above 0, but is {value!r}.")
 
 
 REGIMES: Mapping[str, Regime] = MappingProxyType(
