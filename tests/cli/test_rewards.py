@@ -77,20 +77,20 @@ def dataset(tmp_path):
 
 
 def test_unreadable_golds_are_counted_and_shown_and_above_the_threshold_the_code_is_1(dataset, say):
-    code, text = say("check", dataset, "--reward", "numeric")
+    code, text = say("check", "--dataset_name", dataset, "--reward_funcs", "numeric")
     assert code == 1
     assert "2 (20.00%)" in text
     assert "8 (100.00%)" in text
     assert "x + 1" in text
     assert "2\\sqrt{3}" in text
     assert "more than --max_unscorable 0.02" in text
-    code, text = say("check", dataset, "--reward", "numeric", "--max_unscorable", "0.2", "--examples", "1")
+    code, text = say("check", "--dataset_name", dataset, "--reward_funcs", "numeric", "--max_unscorable", "0.2", "--examples", "1")
     assert code == 0
     assert "and 1 more" in text
 
 
 def test_as_json(dataset, say):
-    code, found = say("check", dataset, "--reward", "numeric_reward", "--json", "--limit", "6")
+    code, found = say("check", "--dataset_name", dataset, "--reward_funcs", "numeric_reward", "--json", "--limit", "6")
     assert code == 1
     assert (found["rows"], found["unscorable"], found["not_boxed"], found["not_stated"]) == (6, 2, 0, 0)
     assert [gold["row"] for gold in found["found"]] == [2, 5]
@@ -104,23 +104,23 @@ def test_golds_that_do_not_score_themselves_are_above_a_threshold_too(tmp_path, 
         "async def late(prompts, completions, gold, level, **kwargs): return [float('boxed' in c) for c in completions]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    code, text = say("check", dataset, "--reward", "misreading.misread", "--max_unscorable", "0.5")
+    code, text = say("check", "--dataset_name", dataset, "--reward_funcs", "misreading.misread", "--max_unscorable", "0.5")
     assert code == 1
     assert "11.11% of the gold answers do not score themselves 1 in a box" in text
     (tmp_path / "levels.csv").write_text("problem,answer,level\na,1,3\nb,2,4\n")
-    arguments = ("check", tmp_path / "levels.csv", "--reward", "misreading.late", "--answer_name", "gold", "--json")
+    arguments = ("check", "--dataset_name", tmp_path / "levels.csv", "--reward_funcs", "misreading.late", "--answer_name", "gold", "--json")
     code, found = say(*arguments, "--keep_columns", "level")
     assert (code, found["not_boxed"], found["not_stated"]) == (0, 0, 2)
 
 
 def test_rewards_of_trl_get_messages_and_their_column(dataset, say):
     pytest.importorskip("math_verify")
-    code, found = say("check", dataset, "--reward", "accuracy_reward", "--json", "--limit", "2")
+    code, found = say("check", "--dataset_name", dataset, "--reward_funcs", "accuracy_reward", "--json", "--limit", "2")
     assert (found["reward"], found["rows"], found["not_boxed"]) == ("accuracy_reward", 2, 0), code
 
 
 def test_what_cannot_be_checked_is_said(dataset, say):
-    assert say("check", dataset, "--reward", "nope")[0] == 1
+    assert say("check", "--dataset_name", dataset, "--reward_funcs", "nope")[0] == 2
     assert say("check", dataset, "--max_unscorable", "2")[0] == 2
     assert "no such column" in say("check", dataset, "--answer_column", "gold")[1]
     with pytest.raises(DatasetError, match="column 'solution'"):

@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     results = Results(folder)
     there = results.rows()
     todo = [cell for cell in cells if there.get(cell.key, {}).get("fingerprint") != cell.fingerprint]
-    seconds = estimated_seconds(todo, _tokens) / args.jobs
+    seconds = estimated_seconds(todo, _tokens, args.jobs)
     cores = "an idle core" if args.jobs == 1 else f"{args.jobs} idle cores"
     display.say(
         f"{len(study.settings)} settings, {len(cells)} runs, {len(todo)} of them to do: about {duration(seconds)} on {cores}."

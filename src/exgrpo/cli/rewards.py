@@ -31,10 +31,15 @@ def parser() -> argparse.ArgumentParser:
         help="whether a reward function reads the gold answers of a dataset",
         description=(
             "Whether a reward function reads the gold answers of a dataset, and gives 1 to each as its own answer: as "
-            '\\boxed{gold}, and as "The answer is gold."\n'
+            '\\boxed{gold}, and as "The answer is gold." Data and reward are named as in `exgrpo train`.\n\n'
             "Exit code 1: more golds than allowed cannot be read, or do not score themselves 1 in a box."
         ),
-        epilog="example:\n  exgrpo rewards check openai/gsm8k --dataset_config main --split test --reward numeric_reward",
+        epilog=(
+            "example:\n  exgrpo rewards check --dataset_name openai/gsm8k --dataset_config main \\\n"
+            "      --reward_funcs numeric_reward"
+        ),
+        renamed={"--split": "--train_split", "--reward": "--reward_funcs"},
+        allow_abbrev=False,  # else --reward would be taken for --reward_funcs, and the message not seen
     )
     _check(check)
     audit = commands.add_parser(
@@ -52,9 +57,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _check(command: argparse.ArgumentParser) -> None:
     argument = command.add_argument
-    argument("dataset", metavar="DATASET", help="name of a dataset on the hub, or a local file, folder or pattern")
-    argument("--reward", default="math_reward", metavar="NAME", help="reward function (default: %(default)s)")
-    argument("--split", default="train", help="split of the dataset (default: %(default)s)")
+    argument("old", nargs="?", metavar="", help=argparse.SUPPRESS)
+    argument("--dataset_name", metavar="DATASET", help="on the hub, or a local file, folder or pattern; required")
+    argument(
+        "--reward_funcs", nargs="+", default=["math_reward"], metavar="NAME",
+        help="reward functions, of which the one that decides is checked (default: math_reward)",
+    )  # fmt: skip
+    argument("--correctness_function", metavar="NAME", help="the one that decides (default: the first)")
+    argument("--train_split", default="train", metavar="SPLIT", help="split that is read (default: %(default)s)")
     argument("--dataset_config", metavar="NAME", help="configuration of a hub dataset that has several")
     argument("--question_column", metavar="NAME", help="column of the question; found by its name if not given")
     argument("--answer_column", metavar="NAME", help="column of the gold answer; found by its name if not given")
