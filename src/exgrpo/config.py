@@ -331,9 +331,7 @@ class ObjectiveConfig:
 def _refuse(config: object, name: str, required: str, hint: str = "") -> None:
     came = getattr(config, name)
     default = next(f.default for f in fields(config) if f.name == name)  # type: ignore[arg-type]
-    raise ConfigurationError(
-        f"{name} must be {required}, but is {came!r}.{hint} The default is {default!r}."
-    )
+    raise ConfigurationError(f"{name} must be {required}, but is {came!r}.{hint} The default is {default!r}.")
 
 
 def _one_of(config: object, name: str, options: Collection[str]) -> None:

@@ -25,7 +25,9 @@ def spelled(name: Any, options: Iterable[str]) -> Any:
 
 def did_you_mean(name: Any, options: Iterable[str]) -> str:
     """` Did you mean 'rescue'?`, or nothing where no option is near."""
-    near = difflib.get_close_matches(str(name).replace("_", "-"), plain := {o.replace("_", "-"): o for o in options}, n=1)
+    near = difflib.get_close_matches(
+        str(name).replace("_", "-"), plain := {o.replace("_", "-"): o for o in options}, n=1
+    )
     return f" Did you mean {plain[near[0]]!r}?" if near else ""
 
 

@@ -105,7 +105,9 @@ def test_the_run_comes_first_and_the_old_order_is_told(folder, say, tmp_path, co
         say("export", folder, other)
     run = tmp_path / "new" if command == "import" else folder
     told = say(command, other, run, code=2)
-    assert told == f"exgrpo: the run comes first: {shlex.join(['exgrpo', 'experience', command, str(run), str(other)])}\n"
+    assert (
+        told == f"exgrpo: the run comes first: {shlex.join(['exgrpo', 'experience', command, str(run), str(other)])}\n"
+    )
     assert say(command, run, "--json", other)
     assert say(command, run, other) if command != "export" else True
 
@@ -144,8 +146,6 @@ READING = [
     ("stats",), ("questions",), ("show", "q:3"), ("sql", "SELECT count(*) FROM experience"), ("verify",),
     ("questions", "--unsolved"), ("questions", "--retired", "--sort", "accuracy"),
 ]  # fmt: skip
-
-
 
 
 def first(folder, arguments):

@@ -87,7 +87,10 @@ def test_what_was_meant_is_asked_and_the_code_is_2(arguments, meant, capsys):
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("--preset on_policy", "--preset on-policy"), ("--trajectory-choice lowest-entropy", "--trajectory_choice lowest_entropy")],
+    [
+        ("--preset on_policy", "--preset on-policy"),
+        ("--trajectory-choice lowest-entropy", "--trajectory_choice lowest_entropy"),
+    ],
 )
 def test_hyphens_and_underscores_are_alike(written, meant, capsys):
     texts = []
@@ -97,7 +100,9 @@ def test_hyphens_and_underscores_are_alike(written, meant, capsys):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("command", [["presets"], ["train", "--help"], ["--help"], ["explain", "--help"], ["demo", "--help"]])
+@pytest.mark.parametrize(
+    "command", [["presets"], ["train", "--help"], ["--help"], ["explain", "--help"], ["demo", "--help"]]
+)
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_the_width_of_the_terminal_is_kept(command, columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -84,7 +84,9 @@ def test_unreadable_golds_are_counted_and_shown_and_above_the_threshold_the_code
     assert "x + 1" in text
     assert "2\\sqrt{3}" in text
     assert "more than --max_unscorable 0.02" in text
-    code, text = say("check", "--dataset_name", dataset, "--reward_funcs", "numeric", "--max_unscorable", "0.2", "--examples", "1")
+    code, text = say(
+        "check", "--dataset_name", dataset, "--reward_funcs", "numeric", "--max_unscorable", "0.2", "--examples", "1"
+    )
     assert code == 0
     assert "and 1 more" in text
 
@@ -104,11 +106,22 @@ def test_golds_that_do_not_score_themselves_are_above_a_threshold_too(tmp_path, 
         "async def late(prompts, completions, gold, level, **kwargs): return [float('boxed' in c) for c in completions]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    code, text = say("check", "--dataset_name", dataset, "--reward_funcs", "misreading.misread", "--max_unscorable", "0.5")
+    code, text = say(
+        "check", "--dataset_name", dataset, "--reward_funcs", "misreading.misread", "--max_unscorable", "0.5"
+    )
     assert code == 1
     assert "11.11% of the gold answers do not score themselves 1 in a box" in text
     (tmp_path / "levels.csv").write_text("problem,answer,level\na,1,3\nb,2,4\n")
-    arguments = ("check", "--dataset_name", tmp_path / "levels.csv", "--reward_funcs", "misreading.late", "--answer_name", "gold", "--json")
+    arguments = (
+        "check",
+        "--dataset_name",
+        tmp_path / "levels.csv",
+        "--reward_funcs",
+        "misreading.late",
+        "--answer_name",
+        "gold",
+        "--json",
+    )
     code, found = say(*arguments, "--keep_columns", "level")
     assert (code, found["not_boxed"], found["not_stated"]) == (0, 0, 2)
 

@@ -40,7 +40,10 @@ def build(tmp_path, dataset=None, reward=h.right_reward, args=None, options=None
             {"mask_truncated_completions": True, "store_truncated": False, "preset": "rescue"},
             "mask_truncated_completions=False",
         ),
-        ({"preset": "exgrop"}, "There is no preset 'exgrop'. Did you mean 'exgrpo'? Presets: exgrpo, exgrpo-paper-text, on-policy"),
+        (
+            {"preset": "exgrop"},
+            "There is no preset 'exgrop'. Did you mean 'exgrpo'? Presets: exgrpo, exgrpo-paper-text, on-policy",
+        ),
         ({"replay_share": 1.5}, "replay_share must be a number in [0, 1], but is 1.5. The default is 0.5"),
         ({"sigma": 0.0}, "sigma must be a number in (0"),
         ({"correction": "clipped"}, "one of 'shaped', 'clip', 'truncated', 'none'"),

@@ -38,8 +38,9 @@ class ScriptArguments:
     prompt_template: str | None = _option(None, "Text around the question, with `{question}` in its place.")
     system_prompt: str | None = _option(None, "First message; needs `conversational`.")
     conversational: bool = _option(
-        False, "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models. Questions that "
-        "are messages already, a system message among them, are taken as they are."
+        False,
+        "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models. Questions that "
+        "are messages already, a system message among them, are taken as they are.",
     )
     keep_columns: list[str] | None = field(
         default=None, metadata={"help": "Further columns of the dataset that a reward function reads."}

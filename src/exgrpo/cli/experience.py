@@ -97,7 +97,10 @@ def _questions(commands: Commands) -> None:
     argument("--stored", action="store_true", help="only those with stored trajectories")
     argument("--sort", choices=SORTS, help="accuracy: hardest first; the others: most first (default: by number)")
     argument(
-        "--limit", type=at_least(0), metavar="N", help=f"at most N of them, 0 for all (default: {ROWS}; with --json all)"
+        "--limit",
+        type=at_least(0),
+        metavar="N",
+        help=f"at most N of them, 0 for all (default: {ROWS}; with --json all)",
     )
 
 

@@ -232,7 +232,11 @@ def as_text(found: dict[str, Any]) -> None:
          "steps": f"{row['first_step']}..{row['last_step']}"}
         for row in found["branches"]
     ]  # fmt: skip
-    write_table(branches, ["", "branch", "from", "steps", "commits", "started", "host", "note"], spare=["note", "host", "commits"])
+    write_table(
+        branches,
+        ["", "branch", "from", "steps", "commits", "started", "host", "note"],
+        spare=["note", "host", "commits"],
+    )
 
 
 def _number(value: float | None) -> str:

@@ -38,7 +38,9 @@ def export(args: argparse.Namespace) -> int:
 
 def import_(args: argparse.Namespace) -> int:
     if _is_export(args.run) and not _is_export(args.folder):
-        raise UsageError(f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}")
+        raise UsageError(
+            f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
+        )
     return _gathered(upkeep.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
 
 

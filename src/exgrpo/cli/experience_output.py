@@ -81,7 +81,9 @@ def write_facts(facts: Row) -> None:
         write(f"{name:<{margin}}{text}")
 
 
-def write_table(rows: Sequence[Row], columns: Sequence[str], long: str | None = None, spare: Sequence[str] = ()) -> None:
+def write_table(
+    rows: Sequence[Row], columns: Sequence[str], long: str | None = None, spare: Sequence[str] = ()
+) -> None:
     """A table in which nothing is cut but the column `long`, which stands last and gets what width is left.
 
     Where it does not fit into the terminal, columns of `spare` are left out, which is said; where that does not do, each row

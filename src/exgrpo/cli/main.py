@@ -1,6 +1,6 @@
 """The console script `exgrpo`. Imports nothing heavy: each command imports what it needs, when it runs.
 
-Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage, or a wrong value; 130 ended by Ctrl-C.
+Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage, or options or data that cannot work; 130 ended by Ctrl-C.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from .. import __version__
-from ..errors import ConfigurationError, ExGRPOError
+from ..errors import ConfigurationError, DatasetError, ExGRPOError
 from ..registry import did_you_mean
 from .parser import USAGE
 
@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command, *arguments = arguments
         if command not in COMMANDS:
             what = "option" if command.startswith("-") else "command"
-            raise UsageError(f"error: there is no {what} {command!r}.{did_you_mean(command, COMMANDS)} See exgrpo --help.")
+            raise UsageError(
+                f"error: there is no {what} {command!r}.{did_you_mean(command, COMMANDS)} See exgrpo --help."
+            )
         return importlib.import_module(COMMANDS[command][0]).run(arguments)
     except SystemExit as ended:  # argparse, after --help or a mistake
         return ended.code if isinstance(ended.code, int) else FAILED
@@ -65,7 +67,7 @@ def report(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
         sys.stderr.write(getattr(error, "details", ""))
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, (ConfigurationError, DatasetError)):
         return _say(f"{error}", USAGE)
     if isinstance(error, ExGRPOError):
         return _say(f"{error}", FAILED)

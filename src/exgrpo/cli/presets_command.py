@@ -55,7 +55,9 @@ def _block(name: str, preset: Preset, width: int) -> str:
     changes = ", ".join(option.replace(" ", GLUE) for option in options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
     filled = [
-        textwrap.fill(line, prose_width() - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets"))
+        textwrap.fill(
+            line, prose_width() - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets")
+        )
         for line in lines
     ]
     text = "\n".join(filled).replace(GLUE, " ")

@@ -10,7 +10,14 @@ from typing import Any, NoReturn
 from ..yaml_file import with_numbers
 from .main import UsageError
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list: "a list", dict: "a mapping"}
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list: "a list",
+    dict: "a mapping",
+}
 EITHER = ("resume_from_checkpoint",)  # a text to the host's annotation, and true or false to its trainer
 
 

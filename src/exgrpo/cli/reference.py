@@ -84,7 +84,9 @@ def help_text(usage: str, topics: Sequence[str] = ()) -> str:
             text.append(_help_of(by_name[name]))
         else:
             near = did_you_mean(name, (*GROUPS, "all", *by_name))
-            raise UsageError(f"--help: there is no option and no group {topic!r}.{near} Groups: {', '.join(GROUPS)}, all.")
+            raise UsageError(
+                f"--help: there is no option and no group {topic!r}.{near} Groups: {', '.join(GROUPS)}, all."
+            )
     return "\n".join(text)
 
 
@@ -105,7 +107,9 @@ def _help_of(row: Row, short: bool = False) -> str:
     text = " ".join(row["help"].split())
     text = re.split(r"(?<=[a-z`)])\. (?=[A-Z])|; ", text)[0].rstrip(".") if short else text
     return "".join(
-        textwrap.fill(part, prose_width(), initial_indent=" " * indent, subsequent_indent=" " * 6, break_on_hyphens=False)
+        textwrap.fill(
+            part, prose_width(), initial_indent=" " * indent, subsequent_indent=" " * 6, break_on_hyphens=False
+        )
         + "\n"
         for part, indent in ((head, 2), (text, 6))
     )

@@ -78,7 +78,9 @@ def load_questions(
     for name in (question, answer):
         if name not in columns and all(_value(row, name) is None for row in rows):
             outer = name.rpartition(".")[0]
-            keys = dict.fromkeys(key for row in rows if isinstance(inner := _value(row, outer), Mapping) for key in inner)
+            keys = dict.fromkeys(
+                key for row in rows if isinstance(inner := _value(row, outer), Mapping) for key in inner
+            )
             raise DatasetError(f"{source}: no row has a value {name!r}. {outer!r} has: {', '.join(keys) or 'no keys'}.")
     for name in keep_columns:
         if name not in columns or (name in ("prompt", "answer") and name not in (question, answer)):
