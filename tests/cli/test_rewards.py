@@ -134,8 +134,15 @@ def test_rewards_of_trl_get_messages_and_their_column(dataset, say):
 
 def test_what_cannot_be_checked_is_said(dataset, say):
     assert say("check", "--dataset_name", dataset, "--reward_funcs", "nope")[0] == 2
-    assert say("check", dataset, "--max_unscorable", "2")[0] == 2
-    assert "no such column" in say("check", dataset, "--answer_column", "gold")[1]
+    assert say("check", "--dataset_name", dataset, "--max_unscorable", "2")[0] == 2
+    assert "no such column" in say("check", "--dataset_name", dataset, "--answer_column", "gold")[1]
+    assert f"exgrpo rewards check --dataset_name {dataset}" in say("check", dataset)[1]  # as it was written until 0.2
+    assert "--reward is written --reward_funcs now" in say("check", "--dataset_name", dataset, "--reward", "numeric")[1]
+    assert "there is no data" in say("check")[1]
+    told = say(
+        "check", "--dataset_name", dataset, "--reward-funcs", "format", "numeric", "--correctness-function", "x"
+    )[1]
+    assert "is none of the reward functions format_reward, numeric_reward" in told
     with pytest.raises(DatasetError, match="column 'solution'"):
         check_golds(numeric_reward, load_questions(dataset), answer_name="solution")
 
@@ -243,7 +250,7 @@ def test_as_a_table(audited, say):
     assert "second verifier: wrong, several answers" in text
     assert "Name one that does by --with" not in text
     assert "Name one that does by --with" in say("audit", audited, "--with", "format_reward")[1]
-    assert f"more; exgrpo experience show TRAJECTORY {audited}" in text
+    assert f"more; exgrpo experience show {audited} TRAJECTORY" in text
 
 
 def test_a_log_without_suspicion_or_without_text_is_said(tmp_path, say, monkeypatch):

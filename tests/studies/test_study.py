@@ -32,6 +32,18 @@ def of_arm(**values):
     return raw(arms={"on-policy": {"preset": "on-policy"}, "exgrpo": {"preset": "exgrpo", **values}})
 
 
+def test_numbers_and_names_as_users_write_them():
+    """To YAML 1.1 `8e-4` is text; hyphens and underscores are alike."""
+    raw = {
+        "settings": {"s": {"task": "free-order", "learning_rate": "8e-4"}},
+        "arms": {"a": {"preset": "on_policy"}, "b": {"preset": "exgrpo", "grid": {"sigma": ["1e-1", 0.2]}}},
+    }
+    (setting,) = make_study(raw, "s").settings
+    assert (setting.regime.task, setting.regime.learning_rate) == ("free_order", 8e-4)
+    assert [arm.preset for arm in setting.arms] == ["on-policy", "exgrpo", "exgrpo"]
+    assert [arm.options.get("sigma") for arm in setting.arms] == [None, 0.1, 0.2]
+
+
 # What a file means ------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +196,8 @@ MISTAKES = {
     "preset": (of_arm(preset="fly"), ARM + r"`preset` must be one of exgrpo, .*rescue.*, but is 'fly'"),
     "option": (
         of_arm(sigmaa=1),
-        ARM + r"unknown option 'sigmaa'. An arm has preset, budget, tried, grid, .*learning_rate",
+        ARM
+        + r"unknown option 'sigmaa'. Did you mean 'sigma'\? An arm has preset, budget, tried, grid, .*learning_rate",
     ),
     "encoder": (of_arm(preset="quality-tiers"), ARM + r"no encoder"),
     "encoder by option": (of_arm(trajectory_choice="highest_quality"), ARM + r"no encoder"),
@@ -229,7 +242,7 @@ MISTAKES = {
     "seeds key": (raw(seeds={"number": 3}), r"^Study s, seeds lacks 'count'. Keys: count, first"),
     "seeds first text": (raw(seeds={"first": "a", "count": 3}), r"^Study s: seeds must be"),
     # numbers that YAML reads as text, and other values that a worker would stumble over
-    "rate text": (of_setting(learning_rate="8e-4"), SETTING + r"learning_rate.*number.*'8e-4'"),
+    "rate text": (of_setting(learning_rate="fast"), SETTING + r"learning_rate.*number.*'fast'"),
     "rate of an arm": (of_arm(learning_rate="8e-4"), ARM + r"learning_rate.*'8e-4'"),
     "rate of a grid": (of_arm(grid={"learning_rate": ["8e-4"]}), r"Study s, arm 'exgrpo.*learning_rate.*'8e-4'"),
     "rate of overrides": (

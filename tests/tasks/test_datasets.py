@@ -240,7 +240,7 @@ def test_messages_before_the_question_are_taken_as_they_are(tmp_path):
     assert prompts(path, conversational=True) == [ASKED]
     templated = prompts(path, conversational=True, prompt_template="Q: {question}")
     assert templated == [[ASKED[0], {"role": "user", "content": "Q: 1+1?"}]]
-    with pytest.raises(DatasetError, match="row 1: column 'prompt' holds 2 messages. Set `conversational`"):
+    with pytest.raises(DatasetError, match=r"row 1: column 'prompt' holds 2 messages. Set `conversational`"):
         load_questions(path)
     with pytest.raises(DatasetError, match="Remove `system_prompt`"):
         load_questions(path, conversational=True, system_prompt="Be brief.")
@@ -249,7 +249,7 @@ def test_messages_before_the_question_are_taken_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("row", "options", "message"),
     [
-        (VERL, {"answer_column": "reward_model"}, "keys style, ground_truth. Set `answer_column` to .*reward_model.ground_truth"),
+        (VERL, {"answer_column": "reward_model"}, "style, ground_truth. Set `answer_column` to .*reward_model.ground_truth"),
         (VERL, {"answer_column": "reward_model.truth"}, "no row has a value 'reward_model.truth'. 'reward_model' has: style,"),
         (VERL, {"answer_column": "reward_modl"}, "Did you mean 'reward_model'?"),
         ({"question": "x^2=1?", "answer": ["1", "-1"]}, {}, r"holds 2 answers, \['1', '-1'\].*join them to '1, -1'.*keep one"),

@@ -99,8 +99,10 @@ def verify(args: argparse.Namespace) -> int:
     else:
         for finding in found:
             write(str(finding))
-        write(f"{path}: {counted(len(found), 'finding')}. Nothing was changed. `exgrpo experience export {shlex.quote(args.run)} DIR --skip_damaged` "
-              "saves what can still be read.")  # fmt: skip
+        write(
+            f"{path}: {counted(len(found), 'finding')}. Nothing was changed. `exgrpo experience export "
+            f"{shlex.quote(args.run)} DIR --skip_damaged` saves what can still be read."
+        )
     return FAILED if found else 0
 
 

@@ -1,6 +1,7 @@
 """The console script `exgrpo`. Imports nothing heavy: each command imports what it needs, when it runs.
 
-Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage, or options or data that cannot work; 130 ended by Ctrl-C.
+Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage, or options or data that cannot work; 130 ended
+by Ctrl-C.
 """
 
 import importlib
@@ -86,7 +87,7 @@ def help_text() -> str:
     return f"""\
 usage: exgrpo [--debug] COMMAND ...
 
-Experience replay for reinforcement learning of reasoning models (ExGRPO on TRL).
+Experience replay for reinforcement learning of reasoning models, on TRL.
 
 commands:
 {commands}

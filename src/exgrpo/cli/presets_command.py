@@ -12,7 +12,6 @@ from ..presets import PRESETS, Preset
 from .parser import Parser, prose_width
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
-GLUE = "\u00a0"  # keeps an option and its default on one line
 
 
 def run(argv: Sequence[str]) -> int:
@@ -52,7 +51,7 @@ def as_text() -> str:
 
 def _block(name: str, preset: Preset, width: int) -> str:
     options = [f"{option}={value} {_beside(option, value)}" for option, value in preset.options.items()]
-    changes = ", ".join(option.replace(" ", GLUE) for option in options) or "nothing: the defaults"
+    changes = ", ".join(options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
     filled = [
         textwrap.fill(
@@ -60,8 +59,7 @@ def _block(name: str, preset: Preset, width: int) -> str:
         )
         for line in lines
     ]
-    text = "\n".join(filled).replace(GLUE, " ")
-    return textwrap.indent(text, " " * width).replace(" " * width, name.ljust(width), 1) + "\n"
+    return textwrap.indent("\n".join(filled), " " * width).replace(" " * width, name.ljust(width), 1) + "\n"
 
 
 def _beside(option: str, value: Any) -> str:

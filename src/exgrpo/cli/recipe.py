@@ -57,8 +57,8 @@ class _Option:
             return value
         if self._takes_text():
             word = "yes" if value else "no"
-            self._refuse(value, f" YAML reads {word} without quotes so. Quote it: {self.name}: '{word}'.")
-        self._refuse(value)
+            return self._refuse(value, f" YAML reads {word} without quotes so. Quote it: {self.name}: '{word}'.")
+        return self._refuse(value)
 
     def _mapping(self, value: Mapping[str, Any]) -> Any:
         if self.name == "optim_args":  # one text to the host

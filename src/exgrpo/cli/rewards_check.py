@@ -8,8 +8,8 @@ from ..registry import spelled
 from ..rewards import TRL_REWARDS, get_reward
 from ..rewards.check import GoldReport, check_golds
 from .environment import require
-from .main import UsageError
 from .experience_output import write, write_facts, write_json, write_table
+from .main import UsageError
 
 
 def run(args: argparse.Namespace) -> int:

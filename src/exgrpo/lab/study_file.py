@@ -164,7 +164,8 @@ def _check_options(options: Mapping[str, Any], preset: str, where: str) -> None:
     unknown = [name for name in options if name not in ours and name not in HOST_OPTIONS]
     if unknown:
         raise ConfigurationError(
-            f"{where}: unknown option {unknown[0]!r}.{_nearest_option(unknown[0])} An arm has preset, budget, tried, grid, the host's "
+            f"{where}: unknown option {unknown[0]!r}.{_nearest_option(unknown[0])} An arm has preset, budget, tried, grid, "
+            "the host's "
             f"{', '.join(HOST_OPTIONS)}, and the options of replay and objective (docs/configuration.md)."
         )
     for name in options.keys() - ours.keys():

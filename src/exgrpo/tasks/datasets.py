@@ -215,9 +215,9 @@ def _answer_text(value: Any, column: str, place: str) -> str:
         if len(value) > 1 and all(isinstance(item, str | int | float) for item in value):
             joined = ", ".join(map(str, value))
             raise DatasetError(
-                f"{place}: column {column!r} holds {len(value)} answers, {value!r}. If all of them together are the answer, join "
-                f"them to {joined[:60]!r}, which math_reward reads as one list; if each alone is right, keep one, or write a "
-                f"reward function that accepts any and reads the column by `keep_columns`."
+                f"{place}: column {column!r} holds {len(value)} answers, {value!r}. If all of them together are the answer, "
+                f"join them to {joined[:60]!r}, which math_reward reads as one list; if each alone is right, keep one, or "
+                "write a reward function that accepts any and reads the column by `keep_columns`."
             )
         if len(value) == 1:
             value = value[0]  # OlympiadBench and others keep a list
