@@ -175,6 +175,10 @@ def test_numbers_in_the_mappings_of_model_and_task_are_numbers():
         ("reward_weights: [1, heavy]", "reward_weights in the recipe must be a number, but is 'heavy'"),
         ("save_strategy: no", "save_strategy in the recipe must be .* but is False. .* Quote it: save_strategy: 'no'"),
         ("lr_scheduler_kwargs: 5", "lr_scheduler_kwargs in the recipe must be a text or a mapping, but is 5"),
+        ("save_strategy: stepz", "save_strategy in the recipe is 'stepz'. Did you mean 'steps'"),
+        ("optim: adamw-torc", "optim in the recipe is 'adamw-torc'. Did you mean 'adamw_torch'"),
+        ("task_questions: 0", "task_questions must be a whole number of at least 1, but is 0"),
+        ("warm_up_batches: 0", "warm_up_batches must be a whole number of at least 1, but is 0"),
         ("preset: recsue", "There is no preset 'recsue'. Did you mean 'rescue'"),
     ],
 )
@@ -202,6 +206,7 @@ def test_names_in_a_recipe_may_have_hyphens_and_stand_once(tmp_path):
         (["--sgima", "1"], {}, "unknown option '--sgima'. Did you mean 'sigma'"),
         ([], {"sgima": 1}, "the recipe has an unknown option 'sgima'. Did you mean 'sigma'"),
         (["--max_steps", "many"], {}, "invalid int value: 'many'"),
+        (["--save-strategy", "stepz"], {}, "there is no 'stepz'. Did you mean 'steps'"),
         (["five"], {}, "'five' belongs to no option"),
         (["--max_step", "5"], {}, "Did you mean 'max_steps'"),  # no abbreviations
     ],

@@ -80,6 +80,10 @@ class ScriptArguments:
     def __post_init__(self) -> None:
         if isinstance(self.task_knobs, str):
             self.task_knobs = _mapping(self.task_knobs)
+        for name in ("limit", "eval_limit", "task_questions", "task_eval_questions", "warm_up_batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be a whole number of at least 1, but is {value}.")
         if not 0 <= self.max_bad_golds <= 1:
             raise ConfigurationError(f"max_bad_golds must be a share in [0, 1], but is {self.max_bad_golds}.")
         if self.task is not None and self.dataset_name is not None:

@@ -17,7 +17,7 @@ from .parser import USAGE
 
 COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
-    "demo": ("exgrpo.cli.demo", "compare presets on a tiny policy that is built in; minutes on a CPU"),
+    "demo": ("exgrpo.cli.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
     "lab": ("exgrpo.cli.lab", "run studies of presets on tiny policies, with seeds and intervals"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),

@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         if action.choices is not None and not isinstance(action, argparse._SubParsersAction):
             text = spelled(text, [choice for choice in action.choices if isinstance(choice, str)])
-        return super()._get_value(action, text)
+        return argparse.ArgumentParser._get_value(self, action, text)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

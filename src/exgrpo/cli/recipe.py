@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
+from ..registry import did_you_mean, spelled
 from ..yaml_file import with_numbers
 from .main import UsageError
 
@@ -83,8 +84,17 @@ class _Option:
             return int(number) if number == int(number) else self._refuse(value)
         if bool in self.kinds and (isinstance(value, str) or value in (0, 1)):
             return value if isinstance(value, str) else bool(value)
+        if enums := [kind for kind in self.kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]:
+            return self._choice(value, [str(member.value) for kind in enums for member in kind])
         text = isinstance(value, str) or dict not in self.kinds  # a mapping may be written as JSON
         return str(value) if text and self._takes_text() else self._refuse(value)
+
+    def _choice(self, value: Any, choices: list[str]) -> str:
+        found = spelled(value, choices)
+        if found not in choices:
+            near = did_you_mean(value, choices)
+            raise UsageError(f"{self.name} in the recipe is {value!r}.{near} Choices: {', '.join(choices)}.")
+        return str(found)
 
     def _takes_text(self) -> bool:
         enums = any(isinstance(kind, type) and issubclass(kind, enum.Enum) for kind in self.kinds)

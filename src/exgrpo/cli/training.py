@@ -21,6 +21,7 @@ from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from ..trl.quiet import quiet_host
 from .arguments import ScriptArguments
 from .main import UsageError
+from .parser import Parser as CommandParser
 from .parser import underscored
 from .recipe import read_values
 
@@ -84,8 +85,11 @@ class Parser(TrlParser):
     def __init__(self) -> None:
         super().__init__(ARGUMENTS, prog="exgrpo train", allow_abbrev=False)
 
+    _get_value = CommandParser._get_value
+    _check_value = CommandParser._check_value
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See exgrpo train --help.")
+        raise UsageError(f"{message.rstrip('.')}. See exgrpo train --help.")
 
 
 def parse(recipe: Mapping[str, Any], argv: Sequence[str]) -> Settings:
