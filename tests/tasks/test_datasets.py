@@ -112,16 +112,13 @@ def test_template_is_literal_and_messages_are_made(tmp_path):
 def test_a_prompt_that_is_one_message_already(tmp_path):
     one = [{"role": "user", "content": "1+1?"}]
     assert prompts(write(tmp_path / "a.jsonl", [{"prompt": one, "answer": "2"}])) == ["1+1?"]
-    two = [{"role": "system", "content": "s"}, *one]
-    with pytest.raises(DatasetError, match="row 1: column 'prompt' must hold a question as text"):
-        load_questions(write(tmp_path / "b.jsonl", [{"prompt": two, "answer": "2"}]))
 
 
 def test_answers_become_text(tmp_path):
     answers = [2, 142.0, "x", ["3"], 10**30]
     path = write(tmp_path / "a.jsonl", [{"question": "?", "answer": answer} for answer in answers])
     assert load_questions(path)["answer"][:] == ["2", "142.0", "x", "3", str(10**30)]
-    for wrong in (True, ["1", "2"], {"value": 1}):
+    for wrong in (True, [["1"], "2"], {"value": 1}):
         with pytest.raises(DatasetError, match="row 2: column 'answer' must hold an answer as text or a number"):
             load_questions(write(tmp_path / "b.jsonl", [ROWS[0], {"question": "?", "answer": wrong}]))
 
