@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "errors": set(),
     "registry": {"errors"},
     "config": {"errors", "registry"},
-    "presets": {"errors", "config"},
+    "presets": {"errors", "config", "registry"},
     "effects": {"config", "presets"},
     "experience": {"errors", "config"},
     "replay": {"errors", "config", "experience"},

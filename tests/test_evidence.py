@@ -62,7 +62,7 @@ def test_the_readme_quotes_the_page():
 def test_stored_results_are_of_the_study_as_it_is(name):
     """The same file, and for every run the same options, those of the presets among them."""
     results = Results(RESULTS / name)
-    assert results.about()["study"] == json.loads(json.dumps(read_yaml(STUDIES / f"{name}.yaml")))
+    assert results.about()["study"] == json.loads(json.dumps(read_yaml(STUDIES / f"{name}.yaml", "The study")))
     fingerprints = {cell.key: cell.fingerprint for cell in load_study(STUDIES / f"{name}.yaml").cells()}
     rows = results.rows()
     assert rows

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import ConfigurationError
-from .registry import Registry
+from .registry import Registry, did_you_mean, spelled
 
 MIXINGS = ("share", "coin", "added", "prompt", "rescue", "none")
 DIFFICULTIES = ("latest", "window", "spread")
@@ -333,18 +333,19 @@ class ObjectiveConfig:
         _boolean(self, "clip_fresh")
 
 
-def _refuse(config: object, name: str, required: str) -> None:
+def _refuse(config: object, name: str, required: str, hint: str = "") -> None:
     came = getattr(config, name)
     default = next(f.default for f in fields(config) if f.name == name)  # type: ignore[arg-type]
-    raise ConfigurationError(
-        f"{type(config).__name__}.{name} must be {required}, but is {came!r}. The default is {default!r}."
-    )
+    raise ConfigurationError(f"{name} must be {required}, but is {came!r}.{hint} The default is {default!r}.")
 
 
 def _one_of(config: object, name: str, options: Collection[str]) -> None:
-    if getattr(config, name) not in options:
+    came = spelled(getattr(config, name), options)
+    object.__setattr__(config, name, came)
+    if came not in options:
         own = ", or a dotted path to your own" if isinstance(options, Registry) else ""
-        _refuse(config, name, "one of " + ", ".join(repr(o) for o in options) + own)
+        required = "one of " + ", ".join(repr(o) for o in options) + own
+        _refuse(config, name, required, did_you_mean(came, options))
 
 
 def _plain(config: object, name: str, kind: type) -> Any:

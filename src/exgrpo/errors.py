@@ -57,4 +57,8 @@ class MissingExtraError(ExGRPOError, ImportError):
     """An optional dependency is not installed; the message holds the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str):
+        self._arguments = (package, extra, purpose)
         super().__init__(f"{purpose} needs `{package}`, which is not installed. Run: pip install 'exgrpo[{extra}]'")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), self._arguments

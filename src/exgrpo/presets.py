@@ -10,6 +10,7 @@ from typing import Any
 
 from .config import ObjectiveConfig, ReplayConfig
 from .errors import ConfigurationError
+from .registry import did_you_mean, spelled
 
 REPLAY_FIELDS = tuple(f.name for f in fields(ReplayConfig))
 OBJECTIVE_FIELDS = tuple(f.name for f in fields(ObjectiveConfig))
@@ -148,14 +149,24 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
+def preset_name(name: Any) -> str:
+    """The preset of this name, as it is spelled here; raise ConfigurationError where there is none."""
+    found = spelled(name, PRESETS)
+    if found not in PRESETS:
+        raise ConfigurationError(
+            f"There is no preset {name!r}.{did_you_mean(name, PRESETS)} Presets: {', '.join(PRESETS)}."
+        )
+    return str(found)
+
+
 def resolve(preset: str = "exgrpo", **options: Any) -> tuple[ReplayConfig, ObjectiveConfig]:
     """The configuration of a preset with `options` over it; an option that is None counts as not given."""
-    if preset not in PRESETS:
-        raise ConfigurationError(f"There is no preset {preset!r}. Presets: {', '.join(PRESETS)}.")
+    preset = preset_name(preset)
     unknown = sorted(set(options) - set(REPLAY_FIELDS) - set(OBJECTIVE_FIELDS))
     if unknown:
         raise ConfigurationError(
-            f"Unknown option {unknown[0]!r}. Options: {', '.join((*REPLAY_FIELDS, *OBJECTIVE_FIELDS))}."
+            f"Unknown option {unknown[0]!r}.{did_you_mean(unknown[0], (*REPLAY_FIELDS, *OBJECTIVE_FIELDS))} Options: "
+            f"{', '.join((*REPLAY_FIELDS, *OBJECTIVE_FIELDS))}."
         )
     values = {**PRESETS[preset].options, **{name: value for name, value in options.items() if value is not None}}
     return (

@@ -5,14 +5,30 @@ and may be the user's own: registered under a name, or given as a dotted path (`
 what a recipe file can hold.
 """
 
+import difflib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from .errors import ConfigurationError
 
 T = TypeVar("T")
+
+
+def spelled(name: Any, options: Iterable[str]) -> Any:
+    """The option that a name means: hyphens and underscores are alike. The name itself where it means none."""
+    if not isinstance(name, str):
+        return name
+    return {option.replace("-", "_"): option for option in options}.get(name.replace("-", "_"), name)
+
+
+def did_you_mean(name: Any, options: Iterable[str]) -> str:
+    """` Did you mean 'rescue'?`, or nothing where no option is near."""
+    near = difflib.get_close_matches(
+        str(name).replace("_", "-"), plain := {o.replace("_", "-"): o for o in options}, n=1
+    )
+    return f" Did you mean {plain[near[0]]!r}?" if near else ""
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -95,7 +111,9 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._entries[name]
         if isinstance(name, str) and "." in name:
             return self._entry_of(self._imported(name))
-        raise ConfigurationError(f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.")
+        raise ConfigurationError(
+            f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.{did_you_mean(name, self)}"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys((*self.builtin, *self._entries)))

@@ -79,7 +79,7 @@ def test_sizes_suit_the_model():
     tiny = setting_of()
     assert (tiny.questions, tiny.generations, tiny.variance, tiny.steps, tiny.warm_up) == (64, 4, "own", 10, 20)
     assert tiny.arms == ("stock", "on-policy", "exgrpo", "rescue")
-    model = setting_of("--model", "somewhere", "--skip-rows", "off", "--arms", "stock", "rescue", "stock")
+    model = setting_of("--model", "somewhere", "--skip_rows", "off", "--arms", "stock", "rescue", "stock")
     assert (model.questions, model.generations, model.variance, model.steps, model.warm_up) == (8, 8, "all", 1, 2)
     assert model.arms == ("stock", "rescue")
     assert not model.skip_rows
@@ -194,7 +194,7 @@ def bench_to(tmp_path, *arguments):
 def test_a_small_bench_of_steps(tmp_path, capsys):
     result = bench_to(
         tmp_path, "step", "--arms", "stock", "on-policy", "exgrpo", "--questions", "4", "--variance", "half", "--rounds", "1",
-        "--steps", "2", "--warm-up", "2", "--no-memory",
+        "--steps", "2", "--warm_up", "2", "--no_memory",
     )  # fmt: skip
     assert result["machine"]["versions"]["trl"]
     assert result["setting"]["model"] == "tiny"

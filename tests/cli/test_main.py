@@ -47,7 +47,7 @@ def test_the_module_is_the_script():
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["demo", "--wings"], ["presets", "more"], ["demo", "--steps", "0"]], ids=str
+    "arguments", [["fly"], ["--wings"], ["demo", "--wings"], ["presets", "more"], ["demo", "--steps", "0"]], ids=str
 )
 def test_wrong_usage_is_2(arguments, capsys):
     assert main(arguments) == 2
@@ -55,16 +55,68 @@ def test_wrong_usage_is_2(arguments, capsys):
 
 
 def test_help_of_every_command_is_named(capsys):
-    assert main(["--help"]) == 0
+    for arguments in (["--help"], []):
+        assert main(arguments) == 0
+        text = capsys.readouterr().out
+        assert all(command in text for command in entry.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ("trian", "train"),
+        ("experience shw", "show"),
+        ("demo --presets on-polcy", "on-policy"),
+        ("demo --task chain", "chains"),
+        ("explain --preset exgrop", "exgrpo"),
+        ("explain --admission corect", "correct"),
+        ("explain --sgima 1", "--sigma"),
+        ("train --task chain --use_cpu --bf16 false", "chains"),
+        ("train --task chains --preset recsue --use_cpu --bf16 false", "rescue"),
+        ("train --dataset_name x.jsonl --reward_funcs numeric_rewrd --use_cpu --bf16 false", "numeric_reward"),
+        ("lab rnu", "run"),
+        ("bench stp", "step"),
+    ],
+)
+def test_what_was_meant_is_asked_and_the_code_is_2(arguments, meant, capsys):
+    assert main(arguments.split()) == 2
+    text = " ".join(capsys.readouterr().err.split())
+    assert f"Did you mean '{meant}'?" in text
+    assert "Config." not in text
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("--preset on_policy", "--preset on-policy"),
+        ("--trajectory-choice lowest-entropy", "--trajectory_choice lowest_entropy"),
+    ],
+)
+def test_hyphens_and_underscores_are_alike(written, meant, capsys):
+    texts = []
+    for arguments in (written, meant):
+        assert main(["explain", *arguments.split(), "--json", "--draws", "2"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "command", [["presets"], ["train", "--help"], ["--help"], ["explain", "--help"], ["demo", "--help"]]
+)
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_width_of_the_terminal_is_kept(command, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(command) == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in entry.COMMANDS)
+    assert max(map(len, text.splitlines())) <= columns
+    assert len(text.splitlines()) < 150
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (UsageError("say it so"), 2),
-        (ConfigurationError("set x to y"), 1),
+        (ConfigurationError("set x to y"), 2),
         (RuntimeError("out of memory"), 1),
         (KeyboardInterrupt(), 130),
     ],
@@ -96,12 +148,13 @@ def _raise(error):
 def test_presets_are_all_listed(capsys):
     assert main(["presets"]) == 0
     text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    text = " ".join(text.split())
     for name, preset in PRESETS.items():
         assert name in text
         assert f"source: {preset.source}" in text
         for option, value in preset.options.items():
             assert f"{option}={value} (" in text
-    assert max(map(len, text.splitlines())) <= 110
     assert "sigma=1.0 (default 0.125), entropy_refresh=exact (default lazy)," in text
     assert "truncation=1.0 (as by default)" in text
     assert main(["presets", "--json"]) == 0

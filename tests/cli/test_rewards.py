@@ -77,20 +77,22 @@ def dataset(tmp_path):
 
 
 def test_unreadable_golds_are_counted_and_shown_and_above_the_threshold_the_code_is_1(dataset, say):
-    code, text = say("check", dataset, "--reward", "numeric")
+    code, text = say("check", "--dataset_name", dataset, "--reward_funcs", "numeric")
     assert code == 1
     assert "2 (20.00%)" in text
     assert "8 (100.00%)" in text
     assert "x + 1" in text
     assert "2\\sqrt{3}" in text
     assert "more than --max_unscorable 0.02" in text
-    code, text = say("check", dataset, "--reward", "numeric", "--max_unscorable", "0.2", "--examples", "1")
+    code, text = say(
+        "check", "--dataset_name", dataset, "--reward_funcs", "numeric", "--max_unscorable", "0.2", "--examples", "1"
+    )
     assert code == 0
     assert "and 1 more" in text
 
 
 def test_as_json(dataset, say):
-    code, found = say("check", dataset, "--reward", "numeric_reward", "--json", "--limit", "6")
+    code, found = say("check", "--dataset_name", dataset, "--reward_funcs", "numeric_reward", "--json", "--limit", "6")
     assert code == 1
     assert (found["rows"], found["unscorable"], found["not_boxed"], found["not_stated"]) == (6, 2, 0, 0)
     assert [gold["row"] for gold in found["found"]] == [2, 5]
@@ -104,25 +106,43 @@ def test_golds_that_do_not_score_themselves_are_above_a_threshold_too(tmp_path, 
         "async def late(prompts, completions, gold, level, **kwargs): return [float('boxed' in c) for c in completions]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    code, text = say("check", dataset, "--reward", "misreading.misread", "--max_unscorable", "0.5")
+    code, text = say(
+        "check", "--dataset_name", dataset, "--reward_funcs", "misreading.misread", "--max_unscorable", "0.5"
+    )
     assert code == 1
     assert "11.11% of the gold answers do not score themselves 1 in a box" in text
     (tmp_path / "levels.csv").write_text("problem,answer,level\na,1,3\nb,2,4\n")
-    arguments = ("check", tmp_path / "levels.csv", "--reward", "misreading.late", "--answer_name", "gold", "--json")
+    arguments = (
+        "check",
+        "--dataset_name",
+        tmp_path / "levels.csv",
+        "--reward_funcs",
+        "misreading.late",
+        "--answer_name",
+        "gold",
+        "--json",
+    )
     code, found = say(*arguments, "--keep_columns", "level")
     assert (code, found["not_boxed"], found["not_stated"]) == (0, 0, 2)
 
 
 def test_rewards_of_trl_get_messages_and_their_column(dataset, say):
     pytest.importorskip("math_verify")
-    code, found = say("check", dataset, "--reward", "accuracy_reward", "--json", "--limit", "2")
+    code, found = say("check", "--dataset_name", dataset, "--reward_funcs", "accuracy_reward", "--json", "--limit", "2")
     assert (found["reward"], found["rows"], found["not_boxed"]) == ("accuracy_reward", 2, 0), code
 
 
 def test_what_cannot_be_checked_is_said(dataset, say):
-    assert say("check", dataset, "--reward", "nope")[0] == 1
-    assert say("check", dataset, "--max_unscorable", "2")[0] == 2
-    assert "no such column" in say("check", dataset, "--answer_column", "gold")[1]
+    assert say("check", "--dataset_name", dataset, "--reward_funcs", "nope")[0] == 2
+    assert say("check", "--dataset_name", dataset, "--max_unscorable", "2")[0] == 2
+    assert "no such column" in say("check", "--dataset_name", dataset, "--answer_column", "gold")[1]
+    assert f"exgrpo rewards check --dataset_name {dataset}" in say("check", dataset)[1]  # as it was written until 0.2
+    assert "--reward is written --reward_funcs now" in say("check", "--dataset_name", dataset, "--reward", "numeric")[1]
+    assert "there is no data" in say("check")[1]
+    told = say(
+        "check", "--dataset_name", dataset, "--reward-funcs", "format", "numeric", "--correctness-function", "x"
+    )[1]
+    assert "is none of the reward functions format_reward, numeric_reward" in told
     with pytest.raises(DatasetError, match="column 'solution'"):
         check_golds(numeric_reward, load_questions(dataset), answer_name="solution")
 
@@ -269,7 +289,7 @@ def test_as_a_table(audited, say):
     assert "second verifier: wrong, several answers" in text
     assert "Name one that does by --with" not in text
     assert "Name one that does by --with" in say("audit", audited, "--with", "format_reward")[1]
-    assert f"more; exgrpo experience show TRAJECTORY {audited}" in text
+    assert f"more; exgrpo experience show {audited} TRAJECTORY" in text
 
 
 def test_a_log_without_suspicion_or_without_text_is_said(tmp_path, say, monkeypatch):

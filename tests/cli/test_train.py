@@ -114,6 +114,89 @@ def test_what_is_said_at_the_start():
     assert training.describe(settings(*CPU).args).startswith("preset exgrpo, unchanged\n1 question x 8 completions")
 
 
+# Values of a recipe -----------------------------------------------------------------------------------------------------
+
+BASE = {"use_cpu": True, "bf16": False, "task": "chains"}
+
+
+def parsed(text):
+    return settings(**{**BASE, **yaml.safe_load(text)})
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "value"),
+    [
+        ("learning_rate: 1e-5", "learning_rate", 1e-5),
+        ("lr_scheduler_kwargs: {min_lr: 1e-7, power: -1E3}", "lr_scheduler_kwargs", {"min_lr": 1e-7, "power": -1000.0}),
+        ("generation_kwargs: {min_p: 1e-1, stop: ['1', x]}", "generation_kwargs", {"min_p": 0.1, "stop": ["1", "x"]}),
+        ("optim_args: {eps: 1e-7}", "optim_args", "eps=1e-07"),
+        ("reward_weights: 1.0", "reward_weights", [1.0]),
+        ("reward_weights: [1e0]", "reward_weights", [1.0]),
+        ("tier_shares: [1e-1, 0.9]", "tier_shares", (0.1, 0.9)),
+        ("max_steps: 1e3", "max_steps", 1000),
+        ("max_steps: 20.0", "max_steps", 20),
+        ("run_name: 7", "run_name", "7"),
+        ("preset: on_policy", "preset", "on-policy"),
+        ("admission: single-success", "admission", "single_success"),
+        ("save_strategy: 'no'", "save_strategy", "no"),
+        ("warmup_steps: null", None, "warmup_steps"),
+        ("sigma: null", "sigma", 0.125),
+    ],
+)  # fmt: skip
+def test_values_of_a_recipe_become_what_their_options_take(text, part, value):
+    if part is None:
+        with pytest.raises(UsageError, match=value):
+            parsed(text)
+        return
+    found = getattr(parsed(text).args, part)
+    assert found == value
+    assert type(found) is type(value) or hasattr(found, "value")
+
+
+def test_numbers_in_the_mappings_of_model_and_task_are_numbers():
+    made = settings(**BASE, model_init_kwargs={"rope": {"theta": "1e6"}}, task_knobs={"modulus": "1e1"})
+    assert made.args.model_init_kwargs == {"rope": {"theta": 1e6}}
+    assert made.script.task_knobs == {"modulus": 10.0}
+    assert settings(**BASE, reward_funcs="numeric").script.reward_funcs == ["numeric"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_steps: 1.5", "max_steps in the recipe must be a whole number, but is 1.5"),
+        ("max_steps: many", "max_steps in the recipe must be a whole number, but is 'many'"),
+        ("max_steps: [1]", r"max_steps in the recipe must be a whole number, but is \[1\]"),
+        ("max_steps: yes", "max_steps in the recipe must be a whole number, but is True"),
+        (
+            "learning_rate: null",
+            r"learning_rate in the recipe must be a number, but is empty \(null\). Give one, or remove",
+        ),
+        ("learning_rate: {a: 1}", "learning_rate in the recipe must be a number, but is {'a': 1}"),
+        ("reward_weights: [1, heavy]", "reward_weights in the recipe must be a number, but is 'heavy'"),
+        ("save_strategy: no", "save_strategy in the recipe must be .* but is False. .* Quote it: save_strategy: 'no'"),
+        ("lr_scheduler_kwargs: 5", "lr_scheduler_kwargs in the recipe must be a text or a mapping, but is 5"),
+        ("save_strategy: stepz", "save_strategy in the recipe is 'stepz'. Did you mean 'steps'"),
+        ("optim: adamw-torc", "optim in the recipe is 'adamw-torc'. Did you mean 'adamw_torch'"),
+        ("task_questions: 0", "task_questions must be a whole number of at least 1, but is 0"),
+        ("warm_up_batches: 0", "warm_up_batches must be a whole number of at least 1, but is 0"),
+        ("preset: recsue", "There is no preset 'recsue'. Did you mean 'rescue'"),
+    ],
+)
+def test_values_that_fit_no_option_are_refused_by_its_name(text, message):
+    with pytest.raises(ConfigurationError, match=message):
+        parsed(text)
+
+
+def test_names_in_a_recipe_may_have_hyphens_and_stand_once(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("learning-rate: 1e-5\n")
+    assert read_recipe(str(path)) == {"learning_rate": "1e-5"}
+    for text in ("max_steps: 1\nmax_steps: 2\n", "max-steps: 1\nmax_steps: 2\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigurationError, match="'max_steps' occurs twice"):
+            read_recipe(str(path))
+
+
 # Refusals ---------------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +206,7 @@ def test_what_is_said_at_the_start():
         (["--sgima", "1"], {}, "unknown option '--sgima'. Did you mean 'sigma'"),
         ([], {"sgima": 1}, "the recipe has an unknown option 'sgima'. Did you mean 'sigma'"),
         (["--max_steps", "many"], {}, "invalid int value: 'many'"),
+        (["--save-strategy", "stepz"], {}, "there is no 'stepz'. Did you mean 'steps'"),
         (["five"], {}, "'five' belongs to no option"),
         (["--max_step", "5"], {}, "Did you mean 'max_steps'"),  # no abbreviations
     ],
@@ -195,7 +279,7 @@ def test_a_local_dataset(questions):
         (["--config"], 2),
         (["--config", "gone.yaml"], 2),
         (["--nope", "1"], 2),
-        ([*CPU, "--dataset_name", "gone.csv", "--reward_funcs", "numeric"], 1),
+        ([*CPU, "--dataset_name", "gone.csv", "--reward_funcs", "numeric"], 2),
     ],
     ids=str,
 )

@@ -9,11 +9,24 @@ import yaml
 from filelock import FileLock
 
 from exgrpo.cli.main import main
+from exgrpo.lab import pictures
 from exgrpo.lab.cells import LOGGED, with_log
 from exgrpo.lab.results import Results
 from exgrpo.lab.study_file import file_name, make_study
 
-from .tiny import ABOUT, NO_EXPERIENCE, TINY, arm_row, command, point, start_row, times_row, tiny, write_results
+from .tiny import (
+    ABOUT,
+    NO_EXPERIENCE,
+    TINY,
+    arm_row,
+    command,
+    findings,
+    point,
+    start_row,
+    times_row,
+    tiny,
+    write_results,
+)
 
 PNG = b"\x89PNG"
 
@@ -314,6 +327,21 @@ def test_the_head_says_where_it_is_from(by_hand, tmp_path):
         assert line in text.splitlines()
     assert "16 training questions, 16 held out; 8 questions x 4 completions a step, learning rate 0.0008" in text
     assert "shortened" not in text
+
+
+@pytest.mark.parametrize("height", [0.0, 0.3])
+def test_panels_have_titles_of_their_own_and_axes_that_begin_at_0(tmp_path, monkeypatch, height):
+    seen = []
+    monkeypatch.setattr(pictures, "_save", lambda canvas, path: seen.append(canvas.figure))
+    finals = {arm: dict.fromkeys(range(5), height) for arm in ("on-policy", "exgrpo")}  # one line upon the other
+    pictures.draw_setting(findings(finals), "chains", tmp_path / "a.png")
+    panels = seen[0].axes
+    assert len({panel.get_title(loc="left") for panel in panels}) == len(panels) == 6
+    for panel in panels:
+        low, high = panel.get_ylim()
+        assert -0.1 * high < low <= 0 < high
+        widths = [line.get_linewidth() for line in panel.lines]
+        assert widths == sorted(set(widths), reverse=True)
 
 
 def test_pictures_are_written_and_linked(by_hand, tmp_path, capsys):

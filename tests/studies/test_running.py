@@ -375,9 +375,18 @@ def test_durations():
 def test_the_estimate_counts_runs_and_tokens():
     cells = tiny().cells()
     nothing = estimated_seconds(cells, lambda cell: 0.0)
-    assert nothing == pytest.approx(LINES * running.SECONDS_PER_ARM)
+    steps = 2 * 40 * running.SECONDS_PER_BATCH + 6 * 6 * running.SURPLUS * running.SECONDS_PER_STEP
+    assert nothing == pytest.approx(running.SECONDS_PER_PROCESS + LINES * running.SECONDS_PER_CELL + steps)
     more = estimated_seconds(cells, lambda cell: 1000.0 if cell.arm else 0.0)
     assert more - nothing == pytest.approx(6 * 1000 * running.SECONDS_PER_TOKEN)
+    assert estimated_seconds([], lambda cell: 0.0) == 0
+
+
+def test_more_processes_than_runs_do_not_make_a_study_shorter_than_a_start_and_an_arm():
+    cells = tiny().cells()
+    assert estimated_seconds(cells, lambda cell: 0.0, 2) < estimated_seconds(cells, lambda cell: 0.0)
+    chain = running._seconds(cells[0], 0.0) + running._seconds(cells[1], 0.0)
+    assert estimated_seconds(cells, lambda cell: 0.0, 100) == pytest.approx(running.SECONDS_PER_PROCESS + chain)
 
 
 def test_a_start_comes_before_its_arms():

@@ -32,6 +32,18 @@ def of_arm(**values):
     return raw(arms={"on-policy": {"preset": "on-policy"}, "exgrpo": {"preset": "exgrpo", **values}})
 
 
+def test_numbers_and_names_as_users_write_them():
+    """To YAML 1.1 `8e-4` is text; hyphens and underscores are alike."""
+    raw = {
+        "settings": {"s": {"task": "free-order", "learning_rate": "8e-4"}},
+        "arms": {"a": {"preset": "on_policy"}, "b": {"preset": "exgrpo", "grid": {"sigma": ["1e-1", 0.2]}}},
+    }
+    (setting,) = make_study(raw, "s").settings
+    assert (setting.regime.task, setting.regime.learning_rate) == ("free_order", 8e-4)
+    assert [arm.preset for arm in setting.arms] == ["on-policy", "exgrpo", "exgrpo"]
+    assert [arm.options.get("sigma") for arm in setting.arms] == [None, 0.1, 0.2]
+
+
 # What a file means ------------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +168,7 @@ MISTAKES = {
     "not a mapping": ("text", r"^Study s: a mapping is required, but 'text' came"),
     "empty file": (None, r"^Study s: a mapping is required, but None came"),
     "no settings": ({"arms": {}}, r"^Study s lacks 'settings'. Keys: settings, arms, title"),
-    "unknown key": (raw(seed=3), r"^Study s has no 'seed'. Keys: settings, arms, title, seeds"),
+    "unknown key": (raw(seed=3), r"^Study s has no 'seed'. Did you mean 'seeds'\? Keys: settings, arms, title, seeds"),
     "no arms": (raw(arms={}), r"^Study s.*mappings from names, but \{\} came"),
     "arms without names": (raw(arms=[3]), r"^Study s.*mappings from names, but \[3\] came"),
     "an arm that is none": (raw(arms={"a": 3}), r"arm 'a': must be a mapping with at least `preset`, but 3 came"),
@@ -184,7 +196,8 @@ MISTAKES = {
     "preset": (of_arm(preset="fly"), ARM + r"`preset` must be one of exgrpo, .*rescue.*, but is 'fly'"),
     "option": (
         of_arm(sigmaa=1),
-        ARM + r"unknown option 'sigmaa'. An arm has preset, budget, tried, grid, .*learning_rate",
+        ARM
+        + r"unknown option 'sigmaa'. Did you mean 'sigma'\? An arm has preset, budget, tried, grid, .*learning_rate",
     ),
     "encoder": (of_arm(preset="quality-tiers"), ARM + r"no encoder"),
     "encoder by option": (of_arm(trajectory_choice="highest_quality"), ARM + r"no encoder"),
@@ -207,9 +220,9 @@ MISTAKES = {
     ),
     "knob": (of_setting(knobs={"fly": 1}), SETTING + r"has no knob 'fly'. Knobs: modulus, "),
     "knob's value": (of_setting(knobs={"modulus": -1}), SETTING + r"modulus must be .*, got -1"),
-    "size": (of_setting(stepz=3), SETTING + r"has no 'stepz'. Keys: task, knobs, "),
-    "steps words": (of_setting(steps="8"), SETTING + r"Regime.steps must be an integer of at least 1, but is '8'"),
-    "steps 0": (of_setting(steps=0), SETTING + r"Regime.steps .*but is 0"),
+    "size": (of_setting(stepz=3), SETTING + r"has no 'stepz'. Did you mean 'steps'\? Keys: task, knobs, "),
+    "steps words": (of_setting(steps="8"), SETTING + r"steps must be an integer of at least 1, but is '8'"),
+    "steps 0": (of_setting(steps=0), SETTING + r"steps .*but is 0"),
     "too few questions": (of_setting(train_questions=8), SETTING + r"train_questions \(8\).*questions_per_step"),
     "arm of a setting": (of_setting(arms=["x"]), SETTING + r"there is no arm 'x'. Arms: on-policy, exgrpo"),
     "overrides for nobody": (of_setting(overrides={"x": {}}), SETTING + r"there is no arm 'x'"),
@@ -229,12 +242,12 @@ MISTAKES = {
     "seeds key": (raw(seeds={"number": 3}), r"^Study s, seeds lacks 'count'. Keys: count, first"),
     "seeds first text": (raw(seeds={"first": "a", "count": 3}), r"^Study s: seeds must be"),
     # numbers that YAML reads as text, and other values that a worker would stumble over
-    "rate text": (of_setting(learning_rate="8e-4"), SETTING + r"learning_rate.*number.*'8e-4'"),
-    "rate of an arm": (of_arm(learning_rate="8e-4"), ARM + r"learning_rate.*'8e-4'"),
-    "rate of a grid": (of_arm(grid={"learning_rate": ["8e-4"]}), r"Study s, arm 'exgrpo.*learning_rate.*'8e-4'"),
+    "rate text": (of_setting(learning_rate="fast"), SETTING + r"learning_rate.*number.*'fast'"),
+    "rate of an arm": (of_arm(learning_rate="fast"), ARM + r"learning_rate.*'fast'"),
+    "rate of a grid": (of_arm(grid={"learning_rate": ["fast"]}), r"Study s, arm 'exgrpo.*learning_rate.*'fast'"),
     "rate of overrides": (
-        of_setting(overrides={"exgrpo": {"learning_rate": "8e-4"}}),
-        SETTING + r"learning_rate.*'8e-4'",
+        of_setting(overrides={"exgrpo": {"learning_rate": "fast"}}),
+        SETTING + r"learning_rate.*'fast'",
     ),
     "rate below 0": (of_setting(learning_rate=-1.0), SETTING + r"learning_rate.*-1\.0"),
     "rate none": (of_setting(learning_rate=None), SETTING + r"learning_rate.*None"),
@@ -245,7 +258,7 @@ MISTAKES = {
     "iterations text": (of_arm(num_iterations="two"), ARM + r"num_iterations.*'two'"),
     # values of options
     "value": (of_arm(sigma=-1), ARM + r"sigma must be a number in \(0, inf\), but is -1"),
-    "number as text": (of_arm(positive_weight="1e1"), ARM + r"positive_weight must be a number .*, but is '1e1'"),
+    "number as text": (of_arm(positive_weight="ten"), ARM + r"positive_weight must be a number .*, but is 'ten'"),
     "choice": (of_arm(mixing="mixed"), ARM + r"mixing must be one of 'share', .* but is 'mixed'"),
     "overrides": (of_setting(overrides={"exgrpo": {"sigma": -1}}), SETTING + r"'exgrpo'.*sigma must be"),
     # shapes
@@ -295,12 +308,11 @@ def test_files_that_cannot_be_read(tmp_path):
         load_study(tmp_path / "empty.yaml")
 
 
-def test_8e_4_in_a_file_is_text(tmp_path):
-    """YAML 1.1 wants a point: the message must say so before a night of training."""
+def test_8e_4_in_a_file_is_a_number(tmp_path):
+    """YAML 1.1 takes it for text, since it wants a point."""
     path = tmp_path / "s.yaml"
     path.write_text(TINY.replace("task: chains", "task: chains\n    learning_rate: 8e-4"))
-    with pytest.raises(ConfigurationError, match=r"learning_rate.*'8e-4'.*8\.0e-4"):
-        load_study(path)
+    assert load_study(path).settings[0].regime.learning_rate == 8e-4
 
 
 def test_a_name_twice_in_a_file_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """What is read off curves, against values worked out by hand and a slow plain reference."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -143,7 +144,7 @@ def test_tokens_to_baseline_by_hand():
     assert (reached, of) == (2, 3)
     assert found.tokens_to_baseline("chains", "on-policy")[0] == pytest.approx(1.0)  # 1, 1, and 0.5 of the third
     share, reached, of = found.tokens_to_baseline("chains", "on-policy", "exgrpo")
-    assert (share, reached, of) == (None, 1, 3)  # 0.5 and 0.55 are out of reach; 0.1 is there at once
+    assert (share, reached, of) == (None, 0, 2)  # 0.5 and 0.55 are out of reach; the third learned nothing
     assert found.tokens_to_baseline("chains", "rescue") == (None, 0, 0)
 
 
@@ -164,12 +165,17 @@ def test_tokens_to_baseline_against_a_plain_reference(seeds):
     share, reached, of = from_curves({"exgrpo": ours, "on-policy": base}).tokens_to_baseline("chains", "exgrpo")
     expected = []
     for mine, theirs in zip(ours, base, strict=True):
+        if theirs[-1] <= theirs[0] or theirs[-1] <= max(theirs) / 2:
+            continue  # the baseline learned nothing, or collapsed
         places = [x / 1000 for x in range(2001) if _line(mine, x / 1000) >= theirs[-1] - 1e-9]
         expected.append(places[0] / 2 if places else math.inf)
     expected.sort()
+    assert (reached, of) == (sum(map(math.isfinite, expected)), len(expected))
+    if not expected:
+        assert share is None
+        return
     half = len(expected) // 2
     median = expected[half] if len(expected) % 2 else (expected[half - 1] + expected[half]) / 2
-    assert (reached, of) == (sum(map(math.isfinite, expected)), len(seeds))
     assert share == (pytest.approx(median, abs=2e-3) if math.isfinite(median) else None)
 
 
@@ -200,6 +206,27 @@ def test_equal_time_against_a_plain_reference(data):
         end = min(my_times[-1], their_times[-1])
         expected += slow_at(my_times, mine, end) - slow_at(their_times, theirs, end)
     assert found.mean == pytest.approx(expected / 5, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("heights", "samples", "collapsed"),
+    [
+        ((0.004, 0.012, 0.002), 2048, False),  # a start near 0: what a few samples do
+        ((0.20, 0.22, 0.19), 2048, False),  # below its start by less than noise
+        ((0.20, 0.60, 0.25), 2048, True),
+        ((0.30, 0.35, 0.16), 2048, True),
+        ((0.30, 0.35, 0.16), 96, False),  # of few samples that may be noise
+    ],
+)
+def test_noise_is_no_collapse(heights, samples, collapsed):
+    assert replace(run_of(*heights), samples=samples).collapsed is collapsed
+
+
+def test_a_baseline_that_collapsed_gives_no_tokens_to_it():
+    found = from_curves({"on-policy": [[0.3, 0.6, 0.2]], "exgrpo": [[0.3, 0.6, 0.6]]})
+    assert found.tokens_to_baseline("chains", "exgrpo") == (None, 0, 0)
+    (row,) = (row for row in arm_rows(found, "chains") if row["arm"] == "exgrpo")
+    assert row["tokens to baseline"] is None
 
 
 def test_collapsed_seeds_are_counted():

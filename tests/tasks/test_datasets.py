@@ -112,16 +112,13 @@ def test_template_is_literal_and_messages_are_made(tmp_path):
 def test_a_prompt_that_is_one_message_already(tmp_path):
     one = [{"role": "user", "content": "1+1?"}]
     assert prompts(write(tmp_path / "a.jsonl", [{"prompt": one, "answer": "2"}])) == ["1+1?"]
-    two = [{"role": "system", "content": "s"}, *one]
-    with pytest.raises(DatasetError, match="row 1: column 'prompt' must hold a question as text"):
-        load_questions(write(tmp_path / "b.jsonl", [{"prompt": two, "answer": "2"}]))
 
 
 def test_answers_become_text(tmp_path):
     answers = [2, 142.0, "x", ["3"], 10**30]
     path = write(tmp_path / "a.jsonl", [{"question": "?", "answer": answer} for answer in answers])
     assert load_questions(path)["answer"][:] == ["2", "142.0", "x", "3", str(10**30)]
-    for wrong in (True, ["1", "2"], {"value": 1}):
+    for wrong in (True, [["1"], "2"], {"value": 1}):
         with pytest.raises(DatasetError, match="row 2: column 'answer' must hold an answer as text or a number"):
             load_questions(write(tmp_path / "b.jsonl", [ROWS[0], {"question": "?", "answer": wrong}]))
 
@@ -218,3 +215,45 @@ def test_the_hub(monkeypatch):
         load_questions("org/name")
     with pytest.raises(DatasetError, match=r"neither a local file.*doesn't exist"):
         load_questions("org/missing")
+
+
+VERL = {
+    "prompt": [{"role": "user", "content": "1+1?"}],
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+    "data_source": "math",
+}
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+
+
+@pytest.mark.parametrize("column", [None, "reward_model.ground_truth"])
+@pytest.mark.parametrize("conversational", [True, False])
+def test_verl_s_layout(tmp_path, column, conversational):
+    (row,) = load_questions(write(tmp_path / "a.jsonl", [VERL]), answer_column=column, conversational=conversational)
+    assert row == {"prompt": VERL["prompt"] if conversational else "1+1?", "answer": "2"}
+
+
+def test_messages_before_the_question_are_taken_as_they_are(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": ASKED, "answer": "2"}])
+    assert prompts(path, conversational=True) == [ASKED]
+    templated = prompts(path, conversational=True, prompt_template="Q: {question}")
+    assert templated == [[ASKED[0], {"role": "user", "content": "Q: 1+1?"}]]
+    with pytest.raises(DatasetError, match=r"row 1: column 'prompt' holds 2 messages. Set `conversational`"):
+        load_questions(path)
+    with pytest.raises(DatasetError, match="Remove `system_prompt`"):
+        load_questions(path, conversational=True, system_prompt="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "message"),
+    [
+        (VERL, {"answer_column": "reward_model"}, "style, ground_truth. Set `answer_column` to .*reward_model.ground_truth"),
+        (VERL, {"answer_column": "reward_model.truth"}, "no row has a value 'reward_model.truth'. 'reward_model' has: style,"),
+        (VERL, {"answer_column": "reward_modl"}, "Did you mean 'reward_model'?"),
+        ({"question": "x^2=1?", "answer": ["1", "-1"]}, {}, r"holds 2 answers, \['1', '-1'\].*join them to '1, -1'.*keep one"),
+        ({"prompt": ASKED[::-1], "answer": "2"}, {"conversational": True}, "the last of the user"),
+        ({"prompt": [{"role": "user", "content": " "}], "answer": "2"}, {}, "a list of messages"),
+    ],
+)  # fmt: skip
+def test_shapes_that_cannot_be_read_say_how_to_go_on(tmp_path, row, options, message):
+    with pytest.raises(DatasetError, match=message):
+        load_questions(write(tmp_path / "a.jsonl", [row]), **options)

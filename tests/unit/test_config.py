@@ -1,11 +1,13 @@
 """Every option is checked and says what is wrong with it; presets are data; the flat configuration is the same one."""
 
 import math
+import pickle
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from exgrpo import PRESETS, ObjectiveConfig, ReplayConfig, resolve
+import exgrpo
+from exgrpo import PRESETS, ObjectiveConfig, ReplayConfig, errors, resolve
 from exgrpo.errors import ConfigurationError, ExGRPOError, HostVersionError, MissingExtraError
 from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
 
@@ -113,7 +115,7 @@ def test_a_bad_value_is_refused_by_name_value_and_default(name, value):
         cls(**{name: value})
     message = str(caught.value)
     default = next(f.default for f in fields(cls) if f.name == name)
-    assert f"{cls.__name__}.{name} must be" in message
+    assert f"{name} must be" in message
     assert f"is {value!r}" in message
     assert f"default is {default!r}" in message
     assert isinstance(caught.value, ValueError)
@@ -220,6 +222,17 @@ def test_presets_cannot_be_changed():
 
 def test_no_name_is_in_both_configurations():
     assert not set(REPLAY_FIELDS) & set(OBJECTIVE_FIELDS)
+
+
+@pytest.mark.parametrize("kind", [c for c in vars(errors).values() if isinstance(c, type)], ids=lambda c: c.__name__)
+def test_every_error_goes_through_pickle(kind):
+    error = kind("torch", "trl", "Training") if kind is MissingExtraError else kind("what was wrong")
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), back.args) == (kind, str(error), error.args)
+
+
+def test_only_public_names_are_listed():
+    assert dir(exgrpo) == sorted(exgrpo.__all__)
 
 
 def test_errors_are_the_standard_ones_they_replace():

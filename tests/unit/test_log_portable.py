@@ -232,6 +232,32 @@ def test_any_model_name_makes_a_card(tmp_path, name):
     assert read_export(tmp_path / "out").origin.model == name
 
 
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("/home/me/models/tiny-1", "tiny-1"),
+        ("~/runs/a/checkpoint-500", "a/checkpoint-500"),
+        ("C:\\\\models\\\\tiny", "tiny"),
+        ("/home/me/.cache/huggingface/hub/models--org--name/snapshots/0123abcd", "org/name"),
+        ("org/name", "org/name"),
+    ],
+)
+def test_a_card_has_no_paths_of_the_machine(tmp_path, model, shown):
+    rewards = json.dumps(
+        [[{"name": "math_reward", "version": "", "weight": 1.0}], {"decides": "math_reward", "above": 0.5}]
+    )
+    run = Run(tmp_path / "a.db", origin=replace(ORIGIN, model=model, embedding=model, rewards=rewards))
+    run.generation()
+    run.close()
+    with LogReader(tmp_path / "a.db") as reader:
+        export(reader, tmp_path / "out")
+    text = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert f"Model: {shown}." in text
+    assert "Reward functions: math_reward, right above 0.5." in text
+    assert shown == model or model not in text.replace("\\\\\\\\", "\\\\")
+    assert read_export(tmp_path / "out").origin.model == shown
+
+
 def test_a_card_that_was_written_anew_still_tells(folder):
     """The Hub's tools write the head of a card in their own way."""
     text = (folder / "README.md").read_text()

@@ -28,14 +28,19 @@ class ScriptArguments:
     )
     eval_split: str = _option("test", "Split to evaluate on.")
     question_column: str | None = _option(None, "Column that holds the question; found by its name if not given.")
-    answer_column: str | None = _option(None, "Column that holds the gold answer; found by its name if not given.")
+    answer_column: str | None = _option(
+        None, "Column that holds the gold answer; found by its name if not given. `column.key` is "
+        "a value inside a column of mappings, as `reward_model.ground_truth` in verl's layout."
+    )  # fmt: skip
     answer_name: str = _option(
         "answer", "Name under which reward functions get the gold answer; `solution` for those of TRL."
     )
     prompt_template: str | None = _option(None, "Text around the question, with `{question}` in its place.")
     system_prompt: str | None = _option(None, "First message; needs `conversational`.")
     conversational: bool = _option(
-        False, "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models."
+        False,
+        "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models. Questions that "
+        "are messages already, a system message among them, are taken as they are.",
     )
     keep_columns: list[str] | None = field(
         default=None, metadata={"help": "Further columns of the dataset that a reward function reads."}
@@ -75,6 +80,10 @@ class ScriptArguments:
     def __post_init__(self) -> None:
         if isinstance(self.task_knobs, str):
             self.task_knobs = _mapping(self.task_knobs)
+        for name in ("limit", "eval_limit", "task_questions", "task_eval_questions", "warm_up_batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be a whole number of at least 1, but is {value}.")
         if not 0 <= self.max_bad_golds <= 1:
             raise ConfigurationError(f"max_bad_golds must be a share in [0, 1], but is {self.max_bad_golds}.")
         if self.task is not None and self.dataset_name is not None:

@@ -14,6 +14,7 @@ from ..presets import PRESETS
 from .bench_machine import describe, save
 from .experience_output import write, write_json
 from .numbers import at_least
+from .parser import Parser
 
 STOCK, CONTROL = "stock", "on-policy"
 ARMS = (STOCK, CONTROL, "exgrpo", "rescue")
@@ -55,7 +56,7 @@ def command_of(argv: Sequence[str]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="exgrpo bench",
         description="What replay costs on this machine: a training step, the buffer, the log.",
         epilog="Close other programs: figures are medians, but what else runs is in them.",
@@ -76,7 +77,6 @@ def _command(commands: Commands, name: str, text: str, more: str, example: str) 
         help=text,
         description=f"{text[0].upper()}{text[1:]}.\n{more}",
         epilog=f"example:\n  exgrpo bench {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     one.set_defaults(does=f"exgrpo.cli.bench_{name}")
     one.add_argument("--out", type=Path, metavar="FILE", help="write the figures there, with machine and versions")
@@ -100,18 +100,18 @@ def _step(commands: Commands) -> None:
     add("--questions", type=at_least(1), metavar="N", help="questions a step (default: tiny 64, else 8)")
     add("--generations", type=at_least(1), metavar="N", help="completions a question (default: tiny 4, else 8)")
     add(
-        "--new-tokens", type=at_least(1), metavar="N", help="tokens of a completion (default: tiny the task's, else 24)"
+        "--new_tokens", type=at_least(1), metavar="N", help="tokens of a completion (default: tiny the task's, else 24)"
     )
     add(
         "--variance", choices=VARIANCES,
         help="rewards: the task's own; or by script, so that half of the groups have variance, or all "
         "(default: tiny own, else all)",
     )  # fmt: skip
-    add("--skip-rows", choices=("on", "off"), default="on", help="off: compute rows without gradient, as TRL does")
+    add("--skip_rows", choices=("on", "off"), default="on", help="off: compute rows without gradient, as TRL does")
     add("--rounds", type=at_least(1), default=7, metavar="N", help="turns of each arm (default: %(default)s)")
     add("--steps", type=at_least(1), metavar="N", help="steps of a turn (default: tiny 10, else 1)")
-    add("--warm-up", type=at_least(1), metavar="N", help="steps before, of each arm (default: tiny 20, else 2)")
-    add("--no-memory", action="store_true", help="without peak memory, which takes a process for each arm")
+    add("--warm_up", type=at_least(1), metavar="N", help="steps before, of each arm (default: tiny 20, else 2)")
+    add("--no_memory", action="store_true", help="without peak memory, which takes a process for each arm")
 
 
 def _buffer(commands: Commands) -> None:

@@ -16,6 +16,7 @@ from ..lab.workers import Job, run_jobs
 from ..presets import PRESETS, resolve
 from .environment import installed_versions, require
 from .numbers import at_least
+from .parser import Formatter, Parser
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # nothing is fetched, and nothing is reported
 COMPARED = ("pass_at_1", "pass_at_8", "greedy_accuracy")
@@ -38,8 +39,6 @@ class Comparison:
 
     def __post_init__(self) -> None:
         for preset in self.presets:
-            if preset not in PRESETS:
-                raise ConfigurationError(f"There is no preset {preset!r}. Presets: {', '.join(PRESETS)}.")
             if resolve(preset)[0].uses_quality:
                 raise ConfigurationError(
                     f"The demo has no encoder, which preset {preset!r} needs: take it with exgrpo train --embedding_model."
@@ -94,7 +93,7 @@ def _seconds(arm: Mapping[str, Any]) -> str:
 # The command ------------------------------------------------------------------------------------------------------------
 
 
-class _Formatter(argparse.HelpFormatter):
+class _Formatter(Formatter):
     """Defaults where there is one to show."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
@@ -103,7 +102,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exgrpo demo",
         description="Train several presets on a tiny policy that is built in, from one start and with one budget of generated "
         "tokens, and compare them on held-out questions. No download, no GPU; some minutes on two cores.",

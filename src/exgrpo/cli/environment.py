@@ -1,6 +1,5 @@
 """`exgrpo env`: what is installed, to paste into an issue. Also: is what a command needs there?"""
 
-import argparse
 import importlib.util
 import json
 import platform
@@ -11,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from ..errors import MissingExtraError
+from .parser import Parser
 
 PACKAGES = (
     "exgrpo", "torch", "trl", "transformers", "accelerate", "datasets", "peft", "vllm", "deepspeed", "numpy",
@@ -75,7 +75,7 @@ def cuda_devices() -> list[str] | str:
 
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="exgrpo env", description="Versions and devices, to paste into an issue.")
+    parser = Parser(prog="exgrpo env", description="Versions and devices, to paste into an issue.")
     parser.add_argument("--json", action="store_true", help="as JSON")
     args = parser.parse_args(argv)
     found = describe()

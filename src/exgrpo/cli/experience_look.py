@@ -18,8 +18,8 @@ from ..experience.log import LogReader, rebuild
 from ..experience.log.connection import connect, explained
 from ..experience.log.facts import Origin
 from ..experience.log.rebuild import empty_buffer
-from .experience import log_path
-from .experience_output import bar, prompt_text, quantity, write, write_facts, write_json, write_table
+from .experience import ROWS, log_path
+from .experience_output import bar, counted, prompt_text, quantity, write, write_facts, write_json, write_table
 
 QUANTILES = (0, 10, 50, 90, 100)
 RECENT = 20
@@ -86,7 +86,7 @@ def describe(reader: LogReader) -> dict[str, Any]:
             "branch": None if position is None else position.branch, "step": state.step, "generation": state.generation,
             "pass_at_1": state.pass_at_1, "gate_open": state.gate_open, "generated_tokens": state.generated_tokens,
         },
-        "origin": vars(origin),
+        "origin": vars(origin.without_paths()),
         "questions": _question_counts(reader, buffer),
         "trajectories": _trajectory_counts(reader, buffer),
         "accuracy": _accuracy(buffer),
@@ -201,7 +201,7 @@ def as_text(found: dict[str, Any]) -> None:
             "model": origin["model"] or None,
             "tokenizer": origin["tokenizer"][:12] or None,
             "template": origin["template"][:12] or None,
-            "rewards": origin["rewards"] or None,
+            "rewards": Origin(rewards=origin["rewards"]).rewards_in_words() or None,
             "questions": f"{q['seen']:,} seen, {q['replayable']:,} replayable, {q['retired']:,} retired, "
             f"{q['unsolved']:,} unsolved",
             "trajectories": f"{t['stored']:,} stored ({t['tokens']:,} tokens"
@@ -232,7 +232,11 @@ def as_text(found: dict[str, Any]) -> None:
          "steps": f"{row['first_step']}..{row['last_step']}"}
         for row in found["branches"]
     ]  # fmt: skip
-    write_table(branches, ["", "branch", "from", "steps", "commits", "started", "host", "note"])
+    write_table(
+        branches,
+        ["", "branch", "from", "steps", "commits", "started", "host", "note"],
+        spare=["note", "host", "commits"],
+    )
 
 
 def _number(value: float | None) -> str:
@@ -258,9 +262,10 @@ def questions(args: argparse.Namespace) -> int:
     }  # fmt: skip
     wanted = " AND ".join(f"({text})" for text, given in filters.items() if given) or "1"
     sql = f"SELECT {', '.join(_FIELDS)} FROM questions WHERE {wanted} ORDER BY {_ORDER[args.sort]} LIMIT ?"
+    limit = args.limit if args.limit is not None else 0 if args.json else ROWS
     with one_moment(log_path(args.run)) as reader:
-        limit = -1 if args.limit is None else max(0, args.limit)
-        rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (limit,))]
+        rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (limit or -1,))]
+        (number,) = next(reader.rows(f"SELECT count(*) FROM questions WHERE {wanted}"))
     for row in rows:
         row["retired"] = bool(row["retired"])
     if args.json:
@@ -285,7 +290,9 @@ def questions(args: argparse.Namespace) -> int:
         "retired",
         "prompt",
     ]
-    write_table(shown, columns, long="prompt")
+    write_table(shown, columns, long="prompt", spare=["key", "completions", "groups", "solved"])
+    if number > len(rows):
+        write(f"and {counted(number - len(rows), 'more question')} of {number:,}; --limit N shows more, 0 all")
     return 0
 
 

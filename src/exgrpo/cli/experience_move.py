@@ -1,18 +1,21 @@
 """`exgrpo experience export`, `import`, `merge`, `prune`, `verify` and `fork`: experience moved and mended."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from ..errors import ExperienceLogError
 from ..experience.log import LogReader, upkeep
+from ..experience.log.card import CARD, facts_of_card
 from ..experience.log.portable import export as export_to
-from .experience import FILE_NAME, log_path
+from .experience import FILE_NAME, log_path, refuse_the_old_order
 from .experience_output import counted, listed, plain, quantity, write, write_json
 from .experience_text import Decoder
 from .main import FAILED, UsageError
 
 
 def export(args: argparse.Namespace) -> int:
+    refuse_the_old_order("export", args.run, args.folder)
     with LogReader(log_path(args.run)) as reader:
         position = None if args.step is None else reader.position_at_step(args.step)
         decode = Decoder(reader)
@@ -34,7 +37,15 @@ def export(args: argparse.Namespace) -> int:
 
 
 def import_(args: argparse.Namespace) -> int:
+    if _is_export(args.run) and not _is_export(args.folder):
+        raise UsageError(
+            f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
+        )
     return _gathered(upkeep.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
+
+
+def _is_export(folder: str) -> bool:
+    return facts_of_card(Path(folder).expanduser() / CARD) is not None
 
 
 def merge(args: argparse.Namespace) -> int:
@@ -88,8 +99,10 @@ def verify(args: argparse.Namespace) -> int:
     else:
         for finding in found:
             write(str(finding))
-        write(f"{path}: {counted(len(found), 'finding')}. Nothing was changed. `exgrpo experience export DIR --skip-damaged` "
-              "saves what can still be read.")  # fmt: skip
+        write(
+            f"{path}: {counted(len(found), 'finding')}. Nothing was changed. `exgrpo experience export "
+            f"{shlex.quote(args.run)} DIR --skip_damaged` saves what can still be read."
+        )
     return FAILED if found else 0
 
 

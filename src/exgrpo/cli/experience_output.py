@@ -1,12 +1,13 @@
 """How results of `exgrpo experience` are written: tables for people, in a terminal and in a pipe, and JSON for machines."""
 
 import dataclasses
-import importlib.util
 import json
 import math
+import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..report.table import format_cell
 
 Row = Mapping[str, Any]
 PIPED_WIDTH = 120
+NARROWEST = 20  # columns of a long text
 _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -58,55 +60,68 @@ def plain(value: Any) -> Any:
 
 
 def width() -> int:
-    """Columns of the terminal, or of a pipe."""
+    """Columns of the terminal, or of a pipe; `COLUMNS` overrules both."""
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
 
 
+def _tears() -> bool:
+    """Whether a line that is too long is broken where it is shown; a pipe takes any."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
 def write_facts(facts: Row) -> None:
-    """Names and values in two columns."""
+    """Names and values in two columns; a long value goes on below itself."""
     margin = max(map(len, facts)) + 2
     for name, value in facts.items():
-        write(f"{name:<{margin}}{format_cell(value)}")
+        text = format_cell(value)
+        if "\n" not in text and margin + len(text) > width() > margin + NARROWEST:
+            text = textwrap.fill(
+                text, width() - margin, break_long_words=False, break_on_hyphens=False
+            ).replace("\n", "\n" + " " * margin)  # fmt: skip
+        write(f"{name:<{margin}}{text}")
 
 
-def write_table(rows: Sequence[Row], columns: Sequence[str], long: str | None = None) -> None:
+def write_table(
+    rows: Sequence[Row], columns: Sequence[str], long: str | None = None, spare: Sequence[str] = ()
+) -> None:
     """A table in which nothing is cut but the column `long`, which stands last and gets what width is left.
+
+    Where it does not fit into the terminal, columns of `spare` are left out, which is said; where that does not do, each row
+    is a block of names and values.
 
     Args:
         rows: values by column; identifiers as text, so that they are not grouped like quantities.
         columns: which, in which order.
         long: a column of long texts.
+        spare: columns that may be left out, the first first.
     """
-    cells = [[_one_line(format_cell(row.get(name))) for name in columns] for row in rows]
-    widths = [max(map(len, texts)) for texts in zip(columns, *cells, strict=True)]
-    if long is not None:
-        place = columns.index(long)
-        room = max(20, width() - sum(w + 2 for i, w in enumerate(widths) if i != place) - 2)
-        for line in cells:
-            line[place] = shortened(line[place], room)
-    numeric = [any(isinstance(row.get(name), Real) for row in rows) for name in columns]
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _write_rich(cells, columns, numeric)
-        return
-    widths = [max(map(len, texts)) for texts in zip(columns, *cells, strict=True)]
-    for line in [list(columns), *cells]:
-        texts = [t.rjust(w) if right else t.ljust(w) for t, w, right in zip(line, widths, numeric, strict=True)]
-        write("  ".join(texts).rstrip())
+    cells = {name: [_one_line(format_cell(row.get(name))) for row in rows] for name in columns}
+    widths = {name: max(map(len, [name, *texts])) for name, texts in cells.items()}
 
+    def room() -> int:
+        return width() - sum(widths[name] + 2 for name in widths if name != long) + 2 * (long is None)
 
-def _write_rich(cells: Sequence[Sequence[str]], columns: Sequence[str], numeric: Sequence[bool]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name, right in zip(columns, numeric, strict=True):
-        table.add_column(Text(name), justify="right" if right else "left", no_wrap=True)
-    for line in cells:
-        table.add_row(*map(Text, line))
-    needed = sum(max(map(len, texts)) + 3 for texts in zip(columns, *cells, strict=True))
-    Console(width=max(width(), needed)).print(table)  # where the terminal is too narrow, it breaks lines itself
+    needed = 0 if long is None else NARROWEST
+    left_out = []
+    for name in spare if _tears() else ():
+        if room() < needed and name in widths:
+            left_out.append(name)
+            del widths[name]
+    if _tears() and room() < (0 if long is None else len(long)):
+        for number in range(len(rows)):
+            write_facts({name: cells[name][number] for name in widths})
+            write()
+    else:
+        if long is not None:
+            cells[long] = [shortened(text, max(NARROWEST, room() - 2)) for text in cells[long]]
+            widths[long] = 0
+        right = {name for name in widths if any(isinstance(row.get(name), Real) for row in rows)}
+        for line in [columns, *([cells[name][i] for name in columns] for i in range(len(rows)))]:
+            texts = zip(columns, line, strict=True)
+            aligned = [t.rjust(widths[n]) if n in right else t.ljust(widths[n]) for n, t in texts if n in widths]
+            write("  ".join(aligned).rstrip())
+    if left_out:
+        write(f"(without {', '.join(left_out)}: the terminal is too narrow; --json has all)")
 
 
 def shortened(text: str, room: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ExperienceLogError
 from ..experience.log import LogReader
 from ..experience.log.connection import connect
-from .experience import log_path
+from .experience import log_path, refuse_the_old_order
 from .experience_look import one_moment
 from .experience_output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
 from .experience_text import Decoder
@@ -25,6 +25,7 @@ SCORES = ("entropy", "nll", "confidence", "confidence_variance", "drift")
 
 
 def show(args: argparse.Namespace) -> int:
+    refuse_the_old_order("show", args.run, args.id)
     with one_moment(log_path(args.run)) as reader:
         one = _Shown(reader)
         number = one.trajectory_number(args.id)
@@ -120,7 +121,7 @@ class _Shown:
         return {
             **about, "key": key, "prompt": prompt, "rewards": json.loads(about["rewards"]), "correct": bool(about["correct"]),
             "counts": counts,
-            "model": self._origins[about["origin"]].model, **self._tokens(number, about["origin"]),
+            "model": self._origins[about["origin"]].without_paths().model, **self._tokens(number, about["origin"]),
             "measurements": measured, "replays": replays, "left": evictions[-1] if evictions else None,
         }  # fmt: skip
 
@@ -230,6 +231,7 @@ _TICK = 100_000
 def sql(args: argparse.Namespace) -> int:
     if args.json and args.csv:
         raise UsageError("--json and --csv exclude each other.")
+    refuse_the_old_order("sql", args.run, args.statement)
     connection = connect(log_path(args.run))
     try:
         connection.execute("PRAGMA query_only = 1")

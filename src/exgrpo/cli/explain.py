@@ -4,8 +4,6 @@ Here stand the arguments; the figures are made in `explain_figures`. Imports not
 """
 
 import argparse
-import os
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
 from ..presets import PRESETS, resolve
+from ..yaml_file import with_numbers
 from .experience import RUN, log_path
 from .main import UsageError
 from .numbers import at_least, between
+from .parser import Parser, run_piped
 
 if TYPE_CHECKING:
     from .explain_pool import Pool
@@ -34,15 +34,10 @@ examples:
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
     args = parser().parse_args(argv)
-    try:
-        explain(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return run_piped(lambda: explain(args))
 
 
-def explain(args: argparse.Namespace) -> None:
+def explain(args: argparse.Namespace) -> int:
     """Make the figures, and write them."""
     given = {name: getattr(args, name) for name in option_types()}
     if args.config is not None:
@@ -71,13 +66,14 @@ def explain(args: argparse.Namespace) -> None:
         write_json(found)
     else:
         as_text(found)
+    return 0
 
 
 def of_recipe(path: str) -> dict[str, Any]:
     """The options of a recipe file that matter here: the preset, those of replay and objective, `num_generations`."""
     from .train import read_recipe
 
-    recipe = read_recipe(path)
+    recipe = with_numbers(read_recipe(path))
     return {name: recipe[name] for name in ("preset", "num_generations", *option_types()) if name in recipe}
 
 
@@ -136,16 +132,16 @@ def option_types() -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="exgrpo explain",
-        usage="exgrpo explain [--preset NAME] [--config RECIPE] [--OPTION VALUE ...] [--experience RUN | --pool ...] [--json]",
+        usage="exgrpo explain [--preset NAME] [--config RECIPE] [--OPTION VALUE ...]\n"
+        "                      [--experience RUN | --pool ...] [--json]",
         description=textwrap.fill(
             "What a preset, with any option over it, would replay in one step, and how hard it would push. From the "
             "experience of a run, or from a made-up pool: what a run with these options would hold after one group of K "
             "completions for each of 1,000 questions, as many with 0, 1, ..., K right."
         ),
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     argument = top.add_argument

@@ -9,16 +9,18 @@ from pathlib import Path
 from ..lab.results import Results
 from ..lab.running import duration, estimated_seconds, run_study
 from ..lab.study import Cell
-from ..lab.study_file import load_study, read_yaml
+from ..lab.study_file import load_study
+from ..yaml_file import read_yaml
 from .bench_machine import describe
 from .environment import require
 from .numbers import at_least
+from .parser import Parser
 
 DEFAULT_FOLDER = Path("exgrpo-lab")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exgrpo lab",
         description="Paired experiments on the built-in tiny policy: arms on equal budgets, seed by seed, from a study file to "
         "tables with intervals. docs/evidence.md shows what came of ours.",
@@ -86,7 +88,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     results = Results(folder)
     there = results.rows()
     todo = [cell for cell in cells if there.get(cell.key, {}).get("fingerprint") != cell.fingerprint]
-    seconds = estimated_seconds(todo, _tokens) / args.jobs
+    seconds = estimated_seconds(todo, _tokens, args.jobs)
     cores = "an idle core" if args.jobs == 1 else f"{args.jobs} idle cores"
     display.say(
         f"{len(study.settings)} settings, {len(cells)} runs, {len(todo)} of them to do: about {duration(seconds)} on {cores}."
@@ -98,7 +100,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     about = {
         "command": shlex.join(["exgrpo", "lab", *argv]),
         "name": study.name,
-        "study": read_yaml(args.study),
+        "study": read_yaml(args.study, "The study"),
         "short": args.short,
         **describe("transformers"),
     }

@@ -1,9 +1,9 @@
 """The console script `exgrpo`. Imports nothing heavy: each command imports what it needs, when it runs.
 
-Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage; 130 ended by Ctrl-C.
+Exit codes: 0 done; 1 it failed, with the reason on stderr; 2 wrong usage, or options or data that cannot work; 130 ended
+by Ctrl-C.
 """
 
-import argparse
 import importlib
 import os
 import sys
@@ -11,23 +11,25 @@ import traceback
 from collections.abc import Sequence
 
 from .. import __version__
-from ..errors import ExGRPOError
+from ..errors import ConfigurationError, DatasetError, ExGRPOError
+from ..registry import did_you_mean
+from .parser import USAGE
 
 COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
-    "demo": ("exgrpo.cli.demo", "compare presets on a tiny policy that is built in; minutes on a CPU"),
+    "demo": ("exgrpo.cli.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
     "lab": ("exgrpo.cli.lab", "run studies of presets on tiny policies, with seeds and intervals"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
-    "rewards": ("exgrpo.cli.rewards", "whether verifiers read a dataset's answers, and what they let through"),
+    "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
-    "explain": ("exgrpo.cli.explain", "what a preset would replay in one step, and how hard it would push"),
+    "explain": ("exgrpo.cli.explain", "what a preset would replay in a step, and how hard it would push"),
     "bench": ("exgrpo.cli.bench", "what replay costs on this machine: a step, the buffer, the log"),
     "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
 }
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, INTERRUPTED = 1, 130
 
 
-class UsageError(ExGRPOError, ValueError):
+class UsageError(ConfigurationError):
     """The command line or the recipe does not say what can be done; exit code 2."""
 
 
@@ -38,10 +40,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)  # as `python -m exgrpo` does: for dotted paths to the user's own functions
     try:
-        args = _parser().parse_args(arguments)
-        debug = debug or args.debug
-        module, _ = COMMANDS[args.command]
-        return importlib.import_module(module).run(args.arguments)
+        if arguments[:1] == ["--debug"]:
+            debug = bool(arguments.pop(0))
+        if not arguments or arguments[0] in ("-h", "--help"):
+            sys.stdout.write(help_text())
+            return 0
+        if arguments[0] == "--version":
+            sys.stdout.write(f"exgrpo {__version__}\n")
+            return 0
+        command, *arguments = arguments
+        if command not in COMMANDS:
+            what = "option" if command.startswith("-") else "command"
+            raise UsageError(
+                f"error: there is no {what} {command!r}.{did_you_mean(command, COMMANDS)} See exgrpo --help."
+            )
+        return importlib.import_module(COMMANDS[command][0]).run(arguments)
     except SystemExit as ended:  # argparse, after --help or a mistake
         return ended.code if isinstance(ended.code, int) else FAILED
     except KeyboardInterrupt:
@@ -55,7 +68,7 @@ def report(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
         sys.stderr.write(getattr(error, "details", ""))
-    if isinstance(error, UsageError):
+    if isinstance(error, (ConfigurationError, DatasetError)):
         return _say(f"{error}", USAGE)
     if isinstance(error, ExGRPOError):
         return _say(f"{error}", FAILED)
@@ -68,20 +81,23 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def help_text() -> str:
+    """The commands, within 80 columns."""
     commands = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="exgrpo",
-        description="Experience replay for reinforcement learning of reasoning models (ExGRPO on TRL).",
-        usage="exgrpo [--debug] COMMAND ...",
-        epilog=f"commands:\n{commands}\n\n`exgrpo COMMAND --help` says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"exgrpo {__version__}")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks (also: EXGRPO_DEBUG=1)")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="see below")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the command")
-    return parser
+    return f"""\
+usage: exgrpo [--debug] COMMAND ...
+
+Experience replay for reinforcement learning of reasoning models, on TRL.
+
+commands:
+{commands}
+
+options:
+  --debug     show tracebacks (also: EXGRPO_DEBUG=1)
+  --version   of this package
+
+`exgrpo COMMAND --help` says more.
+"""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """`exgrpo presets`: the recipes, where they come from, and what each changes."""
 
-import argparse
 import json
 import sys
 import textwrap
@@ -10,15 +9,14 @@ from typing import Any
 
 from ..config import ObjectiveConfig, ReplayConfig
 from ..presets import PRESETS, Preset
+from .parser import Parser, prose_width
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
-WIDTH = 110
-GLUE = "\u00a0"  # keeps an option and its default on one line
 
 
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="exgrpo presets", description="The presets: what each is, where it comes from, and the options it sets."
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -44,22 +42,24 @@ def as_text() -> str:
     """A paragraph a preset, its name in the margin."""
     width = max(map(len, PRESETS)) + 2
     blocks = [_block(name, preset, width) for name, preset in PRESETS.items()]
-    return "\n".join(blocks) + (
-        "\nTake one with --preset NAME (preset: NAME in a recipe); any option given beside it overrides it.\n"
-        "What it would replay in one step, and how hard it would push: exgrpo explain --preset NAME.\n"
+    after = (
+        "Take one with --preset NAME (preset: NAME in a recipe); any option given beside it overrides it. What it would replay "
+        "in one step, and how hard it would push: exgrpo explain --preset NAME."
     )
+    return "\n".join([*blocks, textwrap.fill(after, prose_width())]) + "\n"
 
 
 def _block(name: str, preset: Preset, width: int) -> str:
     options = [f"{option}={value} {_beside(option, value)}" for option, value in preset.options.items()]
-    changes = ", ".join(option.replace(" ", GLUE) for option in options) or "nothing: the defaults"
+    changes = ", ".join(options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
     filled = [
-        textwrap.fill(line, WIDTH - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets"))
+        textwrap.fill(
+            line, prose_width() - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets")
+        )
         for line in lines
     ]
-    text = "\n".join(filled).replace(GLUE, " ")
-    return textwrap.indent(text, " " * width).replace(" " * width, name.ljust(width), 1) + "\n"
+    return textwrap.indent("\n".join(filled), " " * width).replace(" " * width, name.ljust(width), 1) + "\n"
 
 
 def _beside(option: str, value: Any) -> str:

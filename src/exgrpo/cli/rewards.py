@@ -5,11 +5,10 @@ Here stand the commands; what they do is in `rewards_check` and `rewards_audit`.
 
 import argparse
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 
 from .experience import RUN
+from .parser import Parser, run_piped
 
 CHECK, AUDIT = (f"exgrpo.cli.rewards_{name}" for name in ("check", "audit"))
 
@@ -17,17 +16,11 @@ CHECK, AUDIT = (f"exgrpo.cli.rewards_{name}" for name in ("check", "audit"))
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
     args = parser().parse_args(argv)
-    try:
-        code: int = importlib.import_module(args.does).run(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    return run_piped(lambda: importlib.import_module(args.does).run(args))
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="exgrpo rewards",
         description="Whether verifiers can be trusted: with the gold answers of a dataset, and with what a run stored.",
         epilog="Every command takes --json, and its --help has an example.",
@@ -38,11 +31,15 @@ def parser() -> argparse.ArgumentParser:
         help="whether a reward function reads the gold answers of a dataset",
         description=(
             "Whether a reward function reads the gold answers of a dataset, and gives 1 to each as its own answer: as "
-            '\\boxed{gold}, and as "The answer is gold."\n'
+            '\\boxed{gold}, and as "The answer is gold." Data and reward are named as in `exgrpo train`.\n\n'
             "Exit code 1: more golds than allowed cannot be read, or do not score themselves 1 in a box."
         ),
-        epilog="example:\n  exgrpo rewards check openai/gsm8k --dataset_config main --split test --reward numeric_reward",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=(
+            "example:\n  exgrpo rewards check --dataset_name openai/gsm8k --dataset_config main \\\n"
+            "      --reward_funcs numeric_reward"
+        ),
+        renamed={"--split": "--train_split", "--reward": "--reward_funcs"},
+        allow_abbrev=False,  # else --reward would be taken for --reward_funcs, and the message not seen
     )
     _check(check)
     audit = commands.add_parser(
@@ -53,7 +50,6 @@ def parser() -> argparse.ArgumentParser:
             "several\nanswers, were cut at the limit, are much shorter than the others, or are stored for several questions."
         ),
         epilog="example:\n  exgrpo rewards audit outputs/run-1 --with math_reward",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _audit(audit)
     return top
@@ -61,9 +57,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _check(command: argparse.ArgumentParser) -> None:
     argument = command.add_argument
-    argument("dataset", metavar="DATASET", help="name of a dataset on the hub, or a local file, folder or pattern")
-    argument("--reward", default="math_reward", metavar="NAME", help="reward function (default: %(default)s)")
-    argument("--split", default="train", help="split of the dataset (default: %(default)s)")
+    argument("old", nargs="?", metavar="", help=argparse.SUPPRESS)
+    argument("--dataset_name", metavar="DATASET", help="on the hub, or a local file, folder or pattern; required")
+    argument(
+        "--reward_funcs", nargs="+", default=["math_reward"], metavar="NAME",
+        help="reward functions, of which the one that decides is checked (default: math_reward)",
+    )  # fmt: skip
+    argument("--correctness_function", metavar="NAME", help="the one that decides (default: the first)")
+    argument("--train_split", default="train", metavar="SPLIT", help="split that is read (default: %(default)s)")
     argument("--dataset_config", metavar="NAME", help="configuration of a hub dataset that has several")
     argument("--question_column", metavar="NAME", help="column of the question; found by its name if not given")
     argument("--answer_column", metavar="NAME", help="column of the gold answer; found by its name if not given")

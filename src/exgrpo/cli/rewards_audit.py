@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             [_row(one) for one in shown], ["trajectory", "question", "why", "gold", "completion"], long="completion"
         )
         more = len(found) - len(shown)
-        write(f"{f'and {more:,} more; ' if more else ''}exgrpo experience show TRAJECTORY {args.run} shows all of one")
+        write(f"{f'and {more:,} more; ' if more else ''}exgrpo experience show {args.run} TRAJECTORY shows all of one")
     return 0
 
 

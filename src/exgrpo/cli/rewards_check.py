@@ -1,19 +1,24 @@
 """`exgrpo rewards check`: a reward function against the gold answers of a dataset."""
 
 import argparse
+import shlex
 from typing import Any
 
+from ..registry import spelled
 from ..rewards import TRL_REWARDS, get_reward
 from ..rewards.check import GoldReport, check_golds
 from .environment import require
 from .experience_output import write, write_facts, write_json, write_table
+from .main import UsageError
 
 
 def run(args: argparse.Namespace) -> int:
     """The command; exit code 1 above a threshold."""
+    _refuse_the_old_form(args)
     require("datasets", "trl", "Loading a dataset")
-    reward = get_reward(args.reward)
-    name = args.answer_name or ("solution" if args.reward in TRL_REWARDS else "answer")
+    reward = _deciding(args)
+    args.of_trl = getattr(reward, "__name__", "") in TRL_REWARDS
+    name = args.answer_name or ("solution" if args.of_trl else "answer")
     report = check_golds(reward, _dataset(args, name), answer_name=name)
     if args.json:
         write_json(_as_json(report, args))
@@ -22,16 +27,38 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(_exceeded(report, args)))
 
 
+def _refuse_the_old_form(args: argparse.Namespace) -> None:
+    if args.old is not None and args.dataset_name is None:
+        raise UsageError(f"the data is named as in train: exgrpo rewards check --dataset_name {shlex.quote(args.old)}")
+    if args.old is not None:
+        raise UsageError(f"{args.old!r} is one argument too many. See exgrpo rewards check --help.")
+    if args.dataset_name is None:
+        raise UsageError("there is no data: set --dataset_name. See exgrpo rewards check --help.")
+
+
+def _deciding(args: argparse.Namespace) -> Any:
+    """The reward function that decides: the first, or that of `--correctness_function`."""
+    functions = {getattr(f, "__name__", ""): f for f in map(get_reward, args.reward_funcs)}
+    if args.correctness_function is None:
+        return next(iter(functions.values()))
+    name = spelled(args.correctness_function, functions)
+    if name not in functions:
+        raise UsageError(
+            f"--correctness_function {args.correctness_function} is none of the reward functions {', '.join(functions)}."
+        )
+    return functions[name]
+
+
 def _dataset(args: argparse.Namespace, answer_name: str) -> Any:
     from ..tasks.datasets import load_questions
 
     dataset = load_questions(
-        args.dataset,
-        split=args.split,
+        args.dataset_name,
+        split=args.train_split,
         config_name=args.dataset_config,
         question_column=args.question_column,
         answer_column=args.answer_column,
-        conversational=args.reward in TRL_REWARDS,
+        conversational=args.of_trl,
         limit=args.limit,
         keep_columns=args.keep_columns,
         drop_incomplete=args.drop_incomplete,
@@ -55,7 +82,7 @@ def _exceeded(report: GoldReport, args: argparse.Namespace) -> list[str]:
 
 def _as_json(report: GoldReport, args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "dataset": args.dataset, "split": args.split, "reward": report.reward, "rows": report.rows,
+        "dataset": args.dataset_name, "split": args.train_split, "reward": report.reward, "rows": report.rows,
         "unscorable": report.unscorable, "share_unscorable": report.share_unscorable, "not_boxed": report.not_boxed,
         "share_not_themselves": report.share_not_themselves, "not_stated": report.not_stated, "found": list(report.found),
         "no_numbers": [{"row": row, "gold": gold} for row, gold in report.no_numbers],
@@ -67,7 +94,7 @@ def _write(report: GoldReport, args: argparse.Namespace) -> None:
     scorable = report.rows - report.unscorable
     write_facts(
         {
-            "dataset": args.dataset, "reward function": report.reward, "gold answers": report.rows,
+            "dataset": args.dataset_name, "reward function": report.reward, "gold answers": report.rows,
             "unreadable": _part(report.unscorable, report.rows),
             "1 as \\boxed{gold}": _part(scorable - report.not_boxed, scorable),
             "1 as \"The answer is gold.\"": _part(scorable - report.not_stated, scorable),

@@ -11,25 +11,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..yaml_file import read_yaml
 from .environment import require
 from .main import UsageError
+from .parser import run_piped
 
 USAGE = """\
 usage: exgrpo train --config RECIPE.yaml [--OPTION VALUE ...]
 
-Train with GRPO and experience replay. A recipe is a YAML mapping of the options below, and may hold a mapping `env` of
-environment variables. Options on the command line go over those of the recipe.
+Train with GRPO and experience replay. A recipe is a YAML mapping of options, and may hold a mapping `env` of environment
+variables. Options on the command line go over those of the recipe; hyphens and underscores are alike.
+
 On several processes: torchrun --nproc_per_node N -m exgrpo.cli.train --config RECIPE.yaml (or accelerate launch -m ...)
 """
 
 
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    if {"-h", "--help"} & set(argv):
-        from .reference import help_text
-
-        sys.stdout.write(USAGE + "\n" + help_text())
-        return 0
+    if (place := next((i for i, word in enumerate(argv) if word in ("-h", "--help")), None)) is not None:
+        return run_piped(lambda: show_help(argv[place + 1 :]))
     path, rest = split_config(argv)
     recipe = read_recipe(path) if path else {}
     require("trl", "trl", "Training")
@@ -38,6 +38,14 @@ def run(argv: Sequence[str]) -> int:
     from .training import train
 
     train(recipe, rest)
+    return 0
+
+
+def show_help(topics: Sequence[str]) -> int:
+    """Write the options that most runs set; with topics, those of a group, a single one, or all."""
+    from .reference import help_text
+
+    sys.stdout.write(help_text(USAGE, topics))
     return 0
 
 
@@ -59,20 +67,19 @@ def split_config(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def read_recipe(path: str) -> dict[str, Any]:
-    """The options of a YAML file, as they stand there."""
-    import yaml
-
+    """The options of a YAML file, as they stand there; their names may be written with hyphens."""
     if not Path(path).is_file():
         raise UsageError(f"there is no recipe {path!r}.")
-    try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recipe {path} is not valid YAML: {error}") from error
+    recipe = read_yaml(Path(path), "the recipe")
     if not isinstance(recipe, dict) or not all(isinstance(name, str) for name in recipe):
         raise UsageError(f"the recipe {path} must be a mapping of options, but is a {type(recipe).__name__}.")
     if not isinstance(recipe.get("env", {}), Mapping):
         raise UsageError(f"`env` in the recipe {path} must be a mapping of environment variables.")
-    return recipe
+    options = {name.replace("-", "_"): value for name, value in recipe.items()}
+    if len(options) < len(recipe):
+        twice = next(name for name in options if [n.replace("-", "_") for n in recipe].count(name) > 1)
+        raise UsageError(f"the recipe {path}: {twice!r} occurs twice, with hyphens and with underscores.")
+    return options
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """What `exgrpo train` does, once its arguments are there: check, load, train, save."""
 
-import difflib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from ..errors import ConfigurationError, DatasetError
 from ..presets import resolve
+from ..registry import did_you_mean
 from ..rewards import get_reward
 from ..rewards.check import check_golds
 from ..tasks import Family, Task, get_task
@@ -21,11 +21,15 @@ from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from ..trl.quiet import quiet_host
 from .arguments import ScriptArguments
 from .main import UsageError
+from .parser import Parser as CommandParser
+from .parser import underscored
+from .recipe import read_values
 
 logger = logging.getLogger(__name__)
 
 READ_GOLDS = ("math_reward", "strict_math_reward", "numeric_reward", "choice_reward", "code_output_reward")
 GOLDS_CHECKED = 2000
+ARGUMENTS = (ScriptArguments, ExGRPOConfig, ModelConfig)
 
 
 @dataclass
@@ -79,32 +83,34 @@ class Parser(TrlParser):
     """TRL's parser, whose mistakes become one message instead of a page of usage and a traceback."""
 
     def __init__(self) -> None:
-        super().__init__((ScriptArguments, ExGRPOConfig, ModelConfig), prog="exgrpo train", allow_abbrev=False)
+        super().__init__(ARGUMENTS, prog="exgrpo train", allow_abbrev=False)
+
+    _get_value = CommandParser._get_value
+    _check_value = CommandParser._check_value
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See exgrpo train --help.")
+        raise UsageError(f"{message.rstrip('.')}. See exgrpo train --help.")
 
 
 def parse(recipe: Mapping[str, Any], argv: Sequence[str]) -> Settings:
     """Settings from a recipe and a command line; UsageError for what they do not know, ConfigurationError for what cannot
     be combined."""
     parser = Parser()
+    argv = list(map(underscored, argv))
     known = {action.dest for action in parser._actions} - {"help"}
     if unknown := [name for name in recipe if name not in known]:
         raise UsageError(f"the recipe has an unknown option {unknown[0]!r}.{_nearest(unknown[0], known)}")
-    parser.set_defaults_with_config(**recipe)
-    _, rest = parser.parse_known_args(list(argv))
+    parser.set_defaults_with_config(**read_values(recipe, ARGUMENTS))
+    _, rest = parser.parse_known_args(argv)
     if rest:
-        name = rest[0].lstrip("-").partition("=")[0].replace("-", "_")
         what = f"unknown option {rest[0]!r}" if rest[0].startswith("--") else f"{rest[0]!r} belongs to no option"
-        raise UsageError(f"{what}.{_nearest(name, known)}")
-    script, args, model = parser.parse_args_into_dataclasses(list(argv))
+        raise UsageError(f"{what}.{_nearest(rest[0].lstrip('-').partition('=')[0], known)}")
+    script, args, model = parser.parse_args_into_dataclasses(argv)
     return Settings(script, args, model)
 
 
 def _nearest(name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else " See exgrpo train --help."
+    return did_you_mean(name, sorted(known)) or " See exgrpo train --help all."
 
 
 def describe(args: ExGRPOConfig) -> str:

@@ -10,10 +10,10 @@ from ..report.plots import arm_styles
 from .summary import Findings, Run
 
 PANELS: tuple[tuple[str, str, str], ...] = (
-    ("pass_at_1", "tokens", "held-out Pass@1"),
-    ("pass_at_1", "steps", "held-out Pass@1"),
-    ("pass_at_1", "seconds", "held-out Pass@1"),
-    ("pass_at_k", "tokens", "held-out Pass@{k}"),
+    ("pass_at_1", "tokens", "held-out Pass@1 over tokens"),
+    ("pass_at_1", "steps", "held-out Pass@1 over steps"),
+    ("pass_at_1", "seconds", "held-out Pass@1 over processor time"),
+    ("pass_at_k", "tokens", "held-out Pass@{k} over tokens"),
     ("entropy", "tokens", "entropy of the policy (nats)"),
     ("replay/retired", "tokens", "questions retired"),
 )
@@ -23,6 +23,7 @@ AXES = {
     "seconds": "processor seconds of training",
 }
 BANDS = 4  # with more arms their bands would only hide each other
+LEAST = 0.1  # of an axis of differences, to both sides: smaller ones are small
 GRID = 24  # points at which the curves of several seeds are averaged
 
 
@@ -42,13 +43,14 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
     for panel, (figure_name, axis, label) in zip(panels, PANELS, strict=True):
         k = here.regime.num_samples
         name = f"pass_at_{k}" if figure_name == "pass_at_k" else figure_name
-        for arm in arms:
+        for place, arm in enumerate(arms):
             runs = [found.runs[setting, arm, seed] for seed in found.seeds(setting, arm)]
-            line = _draw(panel, runs, name, axis, *styles[arm], band=len(arms) <= BANDS)
+            line = _draw(panel, runs, name, axis, *styles[arm], width=_width(place, len(arms)), band=len(arms) <= BANDS)
             if line is not None:
                 handles.setdefault(arm, line)
         _dress(panel, label.format(k=k), AXES[axis], "y")
         panel.margins(x=0.02)
+        _from_zero(panel, least=1.0 if figure_name == "replay/retired" else 0.05)
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)), frameon=False
     )
@@ -85,6 +87,8 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
         panel.set_yticks(range(len(arms)), arms if arms != before else [""] * len(arms))
         before = arms
         panel.set_ylim(len(arms) - 0.5, -0.5)
+        low, high = panel.get_xlim()
+        panel.set_xlim(min(low, -LEAST), max(high, LEAST))
         _dress(panel, name, f"difference to {found.study.baseline}", "x")
     handles = [panels[0].plot([], [], "o-", color=colour)[0] for colour in ("#000000", "#0072B2")]
     k = found.setting(names[0]).regime.num_samples
@@ -92,7 +96,9 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
     return _save(canvas, path)
 
 
-def _draw(panel: Any, runs: Sequence[Run], figure: str, axis: str, colour: str, line: str, band: bool) -> Any:
+def _draw(
+    panel: Any, runs: Sequence[Run], figure: str, axis: str, colour: str, line: str, width: float, band: bool
+) -> Any:
     curves = [_points(run, figure, axis) for run in runs]
     curves = [points for points in curves if len(points) > 1]
     if not curves:
@@ -106,7 +112,18 @@ def _draw(panel: Any, runs: Sequence[Run], figure: str, axis: str, colour: str, 
         halves = [_half_width(column) for column in columns]
         low, high = ([m + s * h for m, h in zip(means, halves, strict=True)] for s in (-1, 1))
         panel.fill_between(xs, low, high, color=colour, alpha=0.08, linewidth=0)
-    return panel.plot(xs, means, line, color=colour, linewidth=1.8)[0]
+    return panel.plot(xs, means, line, color=colour, linewidth=width)[0]
+
+
+def _width(place: int, arms: int) -> float:
+    """Of an arm's line: the later, the thinner, so that of two lines in one place both are seen."""
+    return 3.4 - 2.0 * place / max(1, arms - 1)
+
+
+def _from_zero(panel: Any, least: float) -> None:
+    """The axis of a figure that is never negative, at least this high."""
+    top = max([panel.get_ylim()[1] if panel.lines else 0.0, least])
+    panel.set_ylim(-0.02 * top, top)
 
 
 def _points(run: Run, figure: str, axis: str) -> list[tuple[float, float]]:
@@ -151,6 +168,7 @@ def _dress(panel: Any, title: str, xlabel: str, grid: str) -> None:
     panel.set_xlabel(xlabel)
     panel.grid(axis=grid, color="#E4E4E4", linewidth=0.8)
     panel.set_axisbelow(True)
+    panel.locator_params(axis="x", nbins=5)  # more ticks would run into each other
     panel.spines[["top", "right"]].set_visible(False)
 
 

@@ -45,15 +45,15 @@ class Regime:
             value = getattr(self, f.name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             if not whole and (f.type is int or (f.name == "warm_up_batches" and value is not None)):
-                raise ConfigurationError(f"Regime.{f.name} must be an integer of at least 1, but is {value!r}.")
-        positive_number("Regime.learning_rate", self.learning_rate)
+                raise ConfigurationError(f"{f.name} must be an integer of at least 1, but is {value!r}.")
+        positive_number("learning_rate", self.learning_rate)
         if self.num_generations < 2:
             raise ConfigurationError(
-                f"Regime.num_generations must be at least 2, a group to compare within, but is {self.num_generations}."
+                f"num_generations must be at least 2, a group to compare within, but is {self.num_generations}."
             )
         if self.train_questions < self.questions_per_step:
             raise ConfigurationError(
-                f"Regime.train_questions ({self.train_questions}) must be at least questions_per_step "
+                f"train_questions ({self.train_questions}) must be at least questions_per_step "
                 f"({self.questions_per_step}): one step takes that many distinct questions."
             )
 
@@ -62,10 +62,9 @@ class Regime:
 
 
 def positive_number(name: str, value: Any) -> None:
-    """Raise ConfigurationError unless the value is a finite number above 0; YAML reads `8e-4` as text."""
+    """Raise ConfigurationError unless the value is a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        hint = " To YAML a number such as 8e-4 is text: write 8.0e-4." if isinstance(value, str) else ""
-        raise ConfigurationError(f"{name} must be a number above 0, but is {value!r}.{hint}")
+        raise ConfigurationError(f"{name} must be a number above 0, but is {value!r}.")
 
 
 REGIMES: Mapping[str, Regime] = MappingProxyType(

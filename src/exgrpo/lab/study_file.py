@@ -10,6 +10,8 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
+from ..registry import did_you_mean, spelled
+from ..yaml_file import read_yaml, with_numbers
 from .regime import Regime, positive_number
 from .study import START, Arm, Setting, Study
 
@@ -51,32 +53,12 @@ def load_study(path: str | Path) -> Study:
         ConfigurationError: the file cannot be read, is not YAML, or is no study.
     """
     path = Path(path)
-    return make_study(read_yaml(path), path.stem)
-
-
-def read_yaml(path: Path) -> Any:
-    """The file's value; a name that occurs twice in a mapping is refused, since YAML would keep the last."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-            if twice := [name for name in names if names.count(name) > 1]:
-                raise ConfigurationError(f"The study {path}: {twice[0]!r} occurs twice in one mapping.")
-            return node
-
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except OSError as error:
-        raise ConfigurationError(f"The study {path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"The study {path} is not YAML: {error}") from error
+    return make_study(read_yaml(path, "The study"), path.stem)
 
 
 def make_study(raw: Any, name: str) -> Study:
     """A study from its dictionary; raises like `load_study`."""
-    where = f"Study {name}"
+    where, raw = f"Study {name}", with_numbers(raw)
     check_keys(raw, where, ("settings", "arms"), ("title", "seeds", "baseline", "contrasts"))
     arms = _arms(raw["arms"], where)
     settings = tuple(
@@ -165,8 +147,11 @@ def _arm(name: str, raw: Mapping[str, Any], where: str) -> Arm:
         raise ConfigurationError(f"{where}: an arm's name must not contain a slash, nor be {START!r}.")
     options = dict(raw)
     preset, budget, tried = options.pop("preset", None), options.pop("budget", 1.0), options.pop("tried", 1)
+    preset = spelled(preset, PRESETS)
     if not isinstance(preset, str) or preset not in PRESETS:
-        raise ConfigurationError(f"{where}: `preset` must be one of {', '.join(PRESETS)}, but is {preset!r}.")
+        raise ConfigurationError(
+            f"{where}: `preset` must be one of {', '.join(PRESETS)}, but is {preset!r}.{did_you_mean(preset, PRESETS)}"
+        )
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise ConfigurationError(f"{where}: `budget` is a factor above 0 of the setting's tokens, but is {budget!r}.")
     _count(f"{where}: `tried`", tried)
@@ -179,7 +164,8 @@ def _check_options(options: Mapping[str, Any], preset: str, where: str) -> None:
     unknown = [name for name in options if name not in ours and name not in HOST_OPTIONS]
     if unknown:
         raise ConfigurationError(
-            f"{where}: unknown option {unknown[0]!r}. An arm has preset, budget, tried, grid, the host's "
+            f"{where}: unknown option {unknown[0]!r}.{_nearest_option(unknown[0])} An arm has preset, budget, tried, grid, "
+            "the host's "
             f"{', '.join(HOST_OPTIONS)}, and the options of replay and objective (docs/configuration.md)."
         )
     for name in options.keys() - ours.keys():
@@ -190,6 +176,10 @@ def _check_options(options: Mapping[str, Any], preset: str, where: str) -> None:
         raise ConfigurationError(f"{where}: {error}") from error
     if replay.uses_quality:
         raise ConfigurationError(f"{where}: the tiny policies of the lab have no encoder, which these options need.")
+
+
+def _nearest_option(name: str) -> str:
+    return did_you_mean(name, (*HOST_OPTIONS, *REPLAY_FIELDS, *OBJECTIVE_FIELDS, "preset", "budget", "tried", "grid"))
 
 
 def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Setting:
@@ -206,7 +196,7 @@ def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Settin
     if len(set(chosen)) < len(chosen):
         raise ConfigurationError(f"{where}: an arm occurs twice in {chosen}.")
     own = _overridden([arms[arm] for arm in chosen], overrides, where)
-    _check_task(values, where)
+    values["task"] = _task_name(values, where)
     try:
         return Setting(name, Regime(**values), own)
     except ConfigurationError as error:
@@ -234,7 +224,8 @@ def _overridden(arms: Sequence[Arm], overrides: Any, where: str) -> tuple[Arm, .
     return tuple(own)
 
 
-def _check_task(values: Mapping[str, Any], where: str) -> None:
+def _task_name(values: Mapping[str, Any], where: str) -> str:
+    """The task as it is spelled here; raise ConfigurationError where it cannot be warmed up on."""
     from ..tasks import Family, get_task
 
     name, knobs = values["task"], values.get("knobs", {})
@@ -248,6 +239,7 @@ def _check_task(values: Mapping[str, Any], where: str) -> None:
         raise ConfigurationError(f"{where}: the knobs {dict(knobs)} do not fit the task {name!r}: {error}.") from error
     if not isinstance(task, Family):
         raise ConfigurationError(f"{where}: the tiny policy cannot be warmed up on the task {name!r}.")
+    return task.name
 
 
 def _known(name: Any, arms: Mapping[str, Arm], where: str) -> None:
@@ -268,5 +260,6 @@ def check_keys(raw: Any, where: str, required: Sequence[str], optional: Sequence
     missing = [key for key in required if key not in raw]
     unknown = [key for key in raw if key not in (*required, *optional)]
     if missing or unknown:
-        what = f"lacks {missing[0]!r}" if missing else f"has no {unknown[0]!r}"
-        raise ConfigurationError(f"{where} {what}. Keys: {', '.join((*required, *optional))}.")
+        keys = (*required, *optional)
+        what = f"lacks {missing[0]!r}." if missing else f"has no {unknown[0]!r}.{did_you_mean(unknown[0], keys)}"
+        raise ConfigurationError(f"{where} {what} Keys: {', '.join(keys)}.")

@@ -17,16 +17,21 @@ from .study_file import make_study
 Row = Mapping[str, Any]
 
 COLLAPSE = 0.5
-"""An arm of a seed collapsed if its final Pass@1 is at most this share of the best on its curve, or below its start's."""
+"""An arm of a seed collapsed if its final Pass@1 is at most this share of the best on its curve, or below its start's, and
+farther below than noise explains."""
+NOISE = 3.0
+"""Standard errors of the difference of two evaluations: of their samples, since the questions are the same."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed: its curve from the common start on, and the processor seconds of training at each point."""
+    """One arm with one seed: its curve from the common start on, the processor seconds of training at each point, and how many
+    samples an evaluation is of."""
 
     row: Row
     curve: tuple[Row, ...]
     cpu: tuple[float, ...]
+    samples: int = 0
 
     @property
     def final(self) -> Row:
@@ -63,10 +68,19 @@ class Run:
     @property
     def collapsed(self) -> bool:
         """See `COLLAPSE`."""
-        best = max(point["pass_at_1"] for point in self.curve)
-        return best > 0 and (
-            self.final["pass_at_1"] <= COLLAPSE * best or self.final["pass_at_1"] < self.curve[0]["pass_at_1"]
-        )
+        best, start = max(point["pass_at_1"] for point in self.curve), self.curve[0]["pass_at_1"]
+        final = self.final["pass_at_1"]
+        return self._is_above(best, final) and (final <= COLLAPSE * best or self._is_above(start, final))
+
+    @property
+    def learned(self) -> bool:
+        """Whether it ends above its start by more than noise, and did not collapse."""
+        return self._is_above(self.final["pass_at_1"], self.curve[0]["pass_at_1"]) and not self.collapsed
+
+    def _is_above(self, high: float, low: float) -> bool:
+        """Whether one Pass@1 is above another by more than `NOISE`."""
+        noise = NOISE * math.sqrt(2 * high * (1 - high) / self.samples) if self.samples else 0.0
+        return high - low > noise
 
 
 @dataclass(frozen=True)
@@ -116,12 +130,15 @@ class Findings:
     def tokens_to_baseline(self, setting: str, arm: str, base: str | None = None) -> tuple[float | None, int, int]:
         """Median share of the budget that an arm needs for the baseline's final Pass@1 of the same seed.
 
-        Returns the median (None where half of them or more never get there), how many seeds do, and of how many.
+        Returns the median (None where half of them or more never get there), how many seeds do, and of how many. Seeds in
+        which the baseline learned nothing, or collapsed, give no accuracy to get to, and are left out.
         """
         base = base or self.study.baseline
         shares = []
         for seed in self.seeds(setting, arm, base):
             target = self.runs[setting, base, seed]
+            if not target.learned:
+                continue
             tokens = self.runs[setting, arm, seed].tokens_to(target.final["pass_at_1"])
             shares.append(math.inf if tokens is None else tokens / target.final["at"])
         if not shares:
@@ -157,8 +174,14 @@ def load_findings(folder: Any) -> Findings:
         if cell.arm is not None and start is not None and row is not None and row["fingerprint"] == cell.fingerprint:
             seconds = times.get(cell.key, {}).get("seconds")
             cpu = (0.0, *seconds["cpu"]) if seconds else ()
-            runs[cell.setting.name, cell.arm.name, cell.seed] = Run(row, (*start["curve"], *row["curve"]), cpu)
+            runs[cell.setting.name, cell.arm.name, cell.seed] = Run(
+                row, (*start["curve"], *row["curve"]), cpu, _samples(cell)
+            )
     return Findings(study, runs, about)
+
+
+def _samples(cell: Cell) -> int:
+    return cell.setting.regime.eval_questions * cell.setting.regime.num_samples
 
 
 # Tables -----------------------------------------------------------------------------------------------------------------

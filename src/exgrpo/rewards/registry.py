@@ -5,7 +5,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 
 from ..errors import ConfigurationError, MissingExtraError
-from ..registry import imported
+from ..registry import did_you_mean, imported, spelled
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -54,13 +54,15 @@ def get_reward(name: str) -> RewardFunction:
         ConfigurationError: if nothing of that name exists, or if it is not callable.
         MissingExtraError: for a reward of TRL, if TRL or what it verifies with is not installed.
     """
+    name = spelled(name, (*REWARDS, *TRL_REWARDS, *(n.removesuffix("_reward") for n in (*REWARDS, *TRL_REWARDS))))
     for candidate in (name, f"{name}_reward"):
         if candidate in REWARDS:
             return REWARDS[candidate]
         if candidate in TRL_REWARDS:
             return _from_trl(candidate)
     if "." not in name:
-        raise ConfigurationError(f"There is no reward function {name!r}. {_choices()}")
+        near = did_you_mean(name, (*REWARDS, *TRL_REWARDS))
+        raise ConfigurationError(f"There is no reward function {name!r}.{near} {_choices()}")
     function: RewardFunction = imported(f"The reward function {name!r}", name, otherwise=_choices())
     return function
 

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..registry import did_you_mean, spelled
 from .base import Family, Question, Task
 from .chains import Chains
 from .countdown import Countdown
@@ -20,12 +21,15 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Chains, FreeOrder, 
 
 def get_task(name: str, **knobs: Any) -> Task:
     """The task of that name with these knobs; ConfigurationError where name, knob or value do not exist."""
+    name = spelled(name, TASKS)
     if name not in TASKS:
-        raise ConfigurationError(f"There is no task {name!r}. Tasks: {', '.join(TASKS)}.")
+        raise ConfigurationError(f"There is no task {name!r}.{did_you_mean(name, TASKS)} Tasks: {', '.join(TASKS)}.")
     known = [f.name for f in fields(TASKS[name])]  # type: ignore[arg-type]
     unknown = sorted(set(knobs) - set(known))
     if unknown:
-        raise ConfigurationError(f"The task {name!r} has no knob {unknown[0]!r}. Knobs: {', '.join(known)}.")
+        raise ConfigurationError(
+            f"The task {name!r} has no knob {unknown[0]!r}.{did_you_mean(unknown[0], known)} Knobs: {', '.join(known)}."
+        )
     return TASKS[name](**knobs)
 
 

@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, DatasetError, MissingExtraError
+from ..registry import did_you_mean
 from .local_files import find_files, read_file
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ ANSWER_COLUMNS = (
     ("answer", "final_answer", "ground_truth", "expected_answer", "answerkey", "target", "label"),
     ("solution", "response", "output"),  # looked at only if none of the first kind exists
 )
+VERL_ANSWER = "reward_model.ground_truth"
 PLACEHOLDER = "{question}"
 
 Row = Mapping[str, Any]
@@ -46,10 +48,12 @@ def load_questions(
         split: of a hub dataset. In a folder, or of the files that a pattern matches, those whose names contain a
             split's name are taken by it; where none does, all are. A single file is taken whole.
         config_name: of a hub dataset that has several configurations.
-        question_column, answer_column: where the columns are not found by their names, or several could be meant.
+        question_column, answer_column: where the columns are not found by their names, or several could be meant. A value
+            inside a column of mappings is `column.key`: the answers in verl's layout are `reward_model.ground_truth`.
         prompt_template: text with `{question}`, which is replaced literally; other braces stay as they are.
         system_prompt: first message of a conversational prompt.
-        conversational: whether `prompt` is a list of messages instead of a string.
+        conversational: whether `prompt` is a list of messages instead of a string. Questions that are messages already are
+            taken as they are.
         limit: rows taken, from the first.
         keep_columns: columns of the source to keep under their names, for a reward function that reads them.
         drop_incomplete: whether rows without question or answer are left out, with a logged count, instead of refused.
@@ -67,15 +71,24 @@ def load_questions(
     if not rows:
         raise DatasetError(f"{source}: there are no rows.")
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    if answer_column is None and _is_of_verl(rows[0]) and not set(ANSWER_COLUMNS[0][:4]) & {c.lower() for c in columns}:
+        answer_column = VERL_ANSWER
     question = _find_column("question", question_column, (QUESTION_COLUMNS,), columns, source)
     answer = _find_column("answer", answer_column, ANSWER_COLUMNS, columns, source)
+    for name in (question, answer):
+        if name not in columns and all(_value(row, name) is None for row in rows):
+            outer = name.rpartition(".")[0]
+            keys = dict.fromkeys(
+                key for row in rows if isinstance(inner := _value(row, outer), Mapping) for key in inner
+            )
+            raise DatasetError(f"{source}: no row has a value {name!r}. {outer!r} has: {', '.join(keys) or 'no keys'}.")
     for name in keep_columns:
         if name not in columns or (name in ("prompt", "answer") and name not in (question, answer)):
             reason = "there is no such column" if name not in columns else "the name is taken by the result"
             raise DatasetError(f"{source}: `keep_columns` names {name!r}, but {reason}. {_there_are(columns)}")
 
     if drop_incomplete:
-        complete = [not _is_missing(row.get(question)) and not _is_missing(row.get(answer)) for row in rows]
+        complete = [not _is_missing(_value(row, question)) and not _is_missing(_value(row, answer)) for row in rows]
         if not any(complete):
             raise DatasetError(f"{source}: no row has both a question ({question!r}) and an answer ({answer!r}).")
         if not all(complete):
@@ -85,17 +98,27 @@ def load_questions(
         rows = [row for row, keep in zip(rows, complete, strict=True) if keep]
         places = [place for place, keep in zip(places, complete, strict=True) if keep]
 
-    def prompt_of(text: str) -> Any:
+    def prompt_of(value: Any, place: str) -> Any:
+        *before, text = _messages(value, question, place)
         text = text if prompt_template is None else prompt_template.replace(PLACEHOLDER, text)
+        if before and not conversational:
+            raise DatasetError(
+                f"{place}: column {question!r} holds {len(before) + 1} messages. Set `conversational`, so that they are taken "
+                "as they are (for chat models)."
+            )
+        if before and system_prompt is not None:
+            raise DatasetError(
+                f"{place}: column {question!r} holds messages before the question already. Remove `system_prompt`."
+            )
         if not conversational:
             return text
         system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-        return [*system, {"role": "user", "content": text}]
+        return [*system, *before, {"role": "user", "content": text}]
 
     located = list(zip(rows, places, strict=True))
     result: dict[str, list[Any]] = {
-        "prompt": [prompt_of(_question_text(row.get(question), question, place)) for row, place in located],
-        "answer": [_answer_text(row.get(answer), answer, place) for row, place in located],
+        "prompt": [prompt_of(_value(row, question), place) for row, place in located],
+        "answer": [_answer_text(_value(row, answer), answer, place) for row, place in located],
     }
     result |= {name: [row.get(name) for row in rows] for name in keep_columns if name not in result}
     try:
@@ -136,9 +159,10 @@ def _find_column(
     role: str, given: str | None, kinds: Iterable[Sequence[str]], columns: Sequence[str], source: Any
 ) -> str:
     if given is not None:
-        if given not in columns:
+        if given not in columns and given.partition(".")[0] not in columns:
             raise DatasetError(
-                f"{source}: `{role}_column` is {given!r}, but there is no such column. {_there_are(columns)}"
+                f"{source}: `{role}_column` is {given!r}, but there is no such column.{did_you_mean(given, columns)} "
+                f"{_there_are(columns)}"
             )
         return given
     for names in kinds:
@@ -157,17 +181,52 @@ def _there_are(columns: Sequence[str]) -> str:
     return f"Columns: {', '.join(columns)}."
 
 
-def _question_text(value: Any, column: str, place: str) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1 and isinstance(value[0], Mapping):
-        value = value[0].get("content")  # a prompt that is one message already
+def _is_of_verl(row: Row) -> bool:
+    found = row.get("reward_model")
+    return isinstance(found, Mapping) and "ground_truth" in found
+
+
+def _value(row: Row, column: str) -> Any:
+    """The value of a column; of `column.key` that inside its mapping."""
+    if column in row or "." not in column:
+        return row.get(column)
+    value: Any = row
+    for key in column.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _messages(value: Any, column: str, place: str) -> list[Any]:
+    """The messages before the question, of which there may be none, and the question's text."""
     if isinstance(value, str) and value.strip():
-        return value
-    raise DatasetError(_bad(value, column, place, "a question", "text, or a list with one message"))
+        return [value]
+    if isinstance(value, Sequence) and value and all(isinstance(message, Mapping) for message in value):
+        said = [(message.get("role"), message.get("content")) for message in value]
+        if all(isinstance(part, str) and part.strip() for pair in said for part in pair) and said[-1][0] == "user":
+            return [*({"role": role, "content": content} for role, content in said[:-1]), said[-1][1]]
+        if len(value) == 1 and isinstance(said[0][1], str) and said[0][1].strip():
+            return [said[0][1]]
+    wanted = "text, or a list of messages, each with a role and text, the last of the user"
+    raise DatasetError(_bad(value, column, place, "a question", wanted))
 
 
 def _answer_text(value: Any, column: str, place: str) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
-        value = value[0]  # OlympiadBench and others keep a list
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) > 1 and all(isinstance(item, str | int | float) for item in value):
+            joined = ", ".join(map(str, value))
+            raise DatasetError(
+                f"{place}: column {column!r} holds {len(value)} answers, {value!r}. If all of them together are the answer, "
+                f"join them to {joined[:60]!r}, which math_reward reads as one list; if each alone is right, keep one, or "
+                "write a reward function that accepts any and reads the column by `keep_columns`."
+            )
+        if len(value) == 1:
+            value = value[0]  # OlympiadBench and others keep a list
+    if isinstance(value, Mapping) and value:
+        forms = " or ".join(f"{column}.{key}" for key in value)
+        raise DatasetError(
+            f"{place}: column {column!r} must hold an answer as text or a number, but holds a mapping with the keys "
+            f"{', '.join(map(str, value))}. Set `answer_column` to {forms}."
+        )
     if isinstance(value, int | float) and not isinstance(value, bool) and not _is_missing(value):
         return str(value)
     if isinstance(value, str) and value.strip():

@@ -9,7 +9,7 @@ from trl import GRPOConfig
 
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
-from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
+from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
 
 CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
@@ -198,6 +198,7 @@ class ExGRPOConfig(GRPOConfig):
                 name: None if (tuple(value) if isinstance(value, list) else value) == filled[name] else value
                 for name, value in given.items()
             }
+        self.preset = preset_name(self.preset)
         replay, objective = resolve(self.preset, **given)
         for core in (replay, objective):
             for f in fields(core):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .facts import Origin
+
 CARD = "README.md"
 
 _PRECISION = {
@@ -96,7 +98,7 @@ questions = load_dataset("PATH/OF/THIS/FOLDER", "questions", split="train")
 Train on from it with `experience_from="PATH/OF/THIS/FOLDER"`, or put it into the log of a run:
 
 ```bash
-exgrpo experience import PATH/OF/THIS/FOLDER OUTPUT_DIR
+exgrpo experience import OUTPUT_DIR PATH/OF/THIS/FOLDER
 ```
 
 Questions are matched by `key`, so that it takes the same tokenizer, chat template and dataset; what does not match is
@@ -115,6 +117,7 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         text: whether completions are there as text.
     """
     origin = facts["origins"][str(facts["origin"])]
+    rewards = Origin(rewards=origin["rewards"]).rewards_in_words()
     title = f"Experience of {_line(origin['model']) or 'a model'}"
     return _TEXT.format(
         title=title,
@@ -127,7 +130,7 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         model=_line(origin["model"]) or "unnamed",
         tokenizer=f"`{origin['tokenizer'] or 'unknown'}`",
         template=f"`{origin['template'] or 'unknown'}`",
-        rewards=_line(origin["rewards"]) or "unnamed",
+        rewards=_line(rewards) or "unnamed",
         end_step=facts["end_step"],
         precision=_PRECISION[facts["logp_dtype"]],
         text_row=_TEXT_ROW if text else "",

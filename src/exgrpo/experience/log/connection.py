@@ -59,7 +59,8 @@ def damaged(path: Path, what: str) -> DamagedLogError:
     return DamagedLogError(
         f"{path} is damaged: {what}. Nothing was changed. `exgrpo experience verify {path}` lists the damage. Restore the file "
         "from a copy; or move it away (with its -wal and -shm) and train on: from a checkpoint's weights with empty experience "
-        "(model=CHECKPOINT), or with what `exgrpo experience export --skip-damaged` can still read of it (experience_from)."
+        "(model=CHECKPOINT), or with what `exgrpo experience export {path} DIR --skip_damaged` can still read "
+        "of it (experience_from)."
     )
 
 
@@ -113,9 +114,9 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
     if 1 <= version < schema.SCHEMA_VERSION:
         raise ExperienceLogError(
             f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schema "
-            f"{schema.SCHEMA_VERSION}. Nothing was changed. Export it with the version that wrote it (exgrpo experience export "
-            "DIR), and take that over here (experience_from=DIR, or exgrpo experience import DIR); or start anew, with another "
-            "output_dir or experience_log."
+            f"{schema.SCHEMA_VERSION}. Nothing was changed. Export it with the version that wrote it (exgrpo experience "
+            "export), and take that over here (experience_from=DIR, or exgrpo experience import RUN DIR); or start anew, with "
+            "another output_dir or experience_log."
         )
 
 

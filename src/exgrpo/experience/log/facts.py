@@ -1,8 +1,9 @@
 """What stands in a log beside the events: questions, origins, branches, and the state of a planner."""
 
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
@@ -77,6 +78,31 @@ class Origin:
             "architecture": "model", "tokenizer": "tokenizer", "template": "chat template", "rewards": "reward functions",
         }  # fmt: skip
         return [word for name, word in words.items() if getattr(self, name) != getattr(other, name)]
+
+    def without_paths(self) -> "Origin":
+        """The same for other machines: of the model's and the encoder's paths only names."""
+        return replace(self, model=name_of(self.model), embedding=name_of(self.embedding))
+
+    def rewards_in_words(self) -> str:
+        """`math_reward, right above 0.5`; of several functions with their weights."""
+        try:
+            functions, deciding = json.loads(self.rewards)
+            if len(functions) == 1:
+                return f"{functions[0]['name']}, right above {deciding['above']:g}"
+            names = [f"{function['name']} (weight {function['weight']:g})" for function in functions]
+            return f"{', '.join(names)}; right: {deciding['decides']} above {deciding['above']:g}"
+        except (ValueError, TypeError, KeyError):
+            return " ".join(self.rewards.split())
+
+
+def name_of(model: str) -> str:
+    """A model's name without the path on this machine; names of the hub stay as they are."""
+    if not re.match(r"[/~.\\]|[A-Za-z]:[/\\]", model):
+        return model
+    parts = [part for part in re.split(r"[/\\]", model) if part]
+    cached = [part.removeprefix("models--").replace("--", "/") for part in parts if part.startswith("models--")]
+    number = 2 if parts[-1:] and parts[-1].startswith("checkpoint-") else 1
+    return cached[-1] if cached else "/".join(parts[-number:])
 
 
 @dataclass(frozen=True)

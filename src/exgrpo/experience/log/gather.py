@@ -10,7 +10,7 @@ from ...errors import ExperienceLogError
 from ..buffer import ExperienceBuffer
 from .connection import damaged, put_in_place
 from .exported import read_export
-from .facts import Origin, PlannerState, QuestionFacts
+from .facts import Origin, PlannerState, QuestionFacts, name_of
 from .inherit import Inherited, KnownTrajectory, Source, inherit, source_of
 from .reader import LogReader
 from .rebuild import rebuild
@@ -175,7 +175,8 @@ def _take_over(
             log.add_tokenizer(origin.tokenizer, text)
         if one.origin.architecture != origin.architecture:
             report.warnings.append(
-                f"{one.source.name} was made by another model ({one.origin.model or 'unnamed'}) than {origin.model or 'this'}: "
+                f"{one.source.name} was made by another model ({name_of(one.origin.model) or 'unnamed'}) than "
+                f"{name_of(origin.model) or 'this'}: "
                 "its trajectories are taken over all the same, as those of another policy."
             )
         source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))

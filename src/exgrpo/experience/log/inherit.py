@@ -11,7 +11,7 @@ from ...errors import ExperienceLogError
 from ..buffer import ExperienceBuffer
 from ..events import Observed
 from ..trajectory import FloatArray, Trajectory
-from .facts import Origin, Position, QuestionFacts
+from .facts import Origin, Position, QuestionFacts, name_of
 from .reader import LogReader
 from .rebuild import empty_buffer, rebuild
 from .store import StoredTrajectories
@@ -228,7 +228,7 @@ def _matching(
         else:
             at = trajectory.step + shift
             moved = replace(trajectory, question=index, step=at, entropy=np.nan, entropy_step=None)
-            if known.origin.embedding != origin.embedding:
+            if name_of(known.origin.embedding) != name_of(origin.embedding):
                 moved = replace(moved, quality=np.nan, embedding=None)
             matching.append(KnownTrajectory(moved, known.origin))
     return matching

@@ -169,7 +169,7 @@ class _Held:
             "log": reader.id,
             "end_step": rebuild(reader, self._buffer, position).step,
             "origin": reader.branches[position.branch].origin,
-            "origins": {str(number): vars(origin) for number, origin in self._origins.items()},
+            "origins": {str(number): vars(origin.without_paths()) for number, origin in self._origins.items()},
         }
 
     def questions(self) -> Iterator[dict[str, Any]]:

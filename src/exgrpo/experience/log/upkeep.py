@@ -106,7 +106,7 @@ def _prune(
     if saved and not beside and not without_checkpoints:
         raise ExperienceLogError(
             f"{path}: {saved} checkpoints were saved with this log, but none lies beside it. Name the folder that holds them "
-            "(--checkpoints DIR), so that they can be resumed from afterwards; or, if they are gone, say --without-checkpoints."
+            "(--checkpoints DIR), so that they can be resumed from afterwards; or, if they are gone, say --without_checkpoints."
         )
     steps = [reader.state(position).step for position in beside.values()]
     since = before_step if before_step is not None else min(steps, default=reader.state(head).step)
