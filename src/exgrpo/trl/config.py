@@ -10,6 +10,7 @@ from trl import GRPOConfig
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
+from .metric_table import SHOWN
 
 CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
@@ -169,6 +170,14 @@ class ExGRPOConfig(GRPOConfig):
         },
     )
 
+    replay_metrics: str = field(
+        default="basic",
+        metadata={
+            "help": "Which metrics of this package are logged: 'basic', about a dozen, or 'all'. Alarms see all of them either "
+            "way."
+        },
+    )
+
     skip_rows: bool | None = field(
         default=None,
         metadata={
@@ -209,6 +218,10 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
         if self.alarms not in ALARMS:
             raise ConfigurationError(f"alarms must be one of {', '.join(map(repr, ALARMS))}, but is {self.alarms!r}.")
+        if self.replay_metrics not in SHOWN:
+            raise ConfigurationError(
+                f"replay_metrics must be one of {', '.join(map(repr, SHOWN))}, but is {self.replay_metrics!r}."
+            )
         if self.loss_type not in LOSS_TYPES:
             raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
         if self.experience_from is not None and (not replay.active or not self.keeps_log):
