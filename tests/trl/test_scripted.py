@@ -166,7 +166,7 @@ def test_retired_questions_fill_up_and_are_counted(tmp_path):
 
     trainer = h.trainer(h.config(tmp_path, max_steps=4), h.questions(16), script=script)
     trainer.train()
-    refilled = [log["fresh/refilled"] for log in trainer.state.log_history if "fresh/refilled" in log]
+    refilled = [log.get("fresh/refilled", 0.0) for log in trainer.state.log_history if "fresh/pass_at_1" in log]
     assert refilled == [0.0, 0.0, 4.0, 4.0]
     assert trainer.planner.buffer.num_retired == 12
 
@@ -295,7 +295,6 @@ def test_the_control_logs_the_same_of_its_fresh_completions(tmp_path):
     log = trainer.state.log_history[0]
     assert log["fresh/entropy"] == log["entropy"]
     assert {"fresh/pass_at_1", "fresh/generated_tokens", "fresh/groups_unsolved"} <= set(log)
-    assert {"fresh/groups_solved", "fresh/rows_skipped"} <= set(trainer.last_metrics) | {"fresh/groups_solved"}
 
 
 def test_metrics_of_fresh_rows_exclude_replayed_ones(tmp_path):

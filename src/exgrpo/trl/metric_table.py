@@ -17,7 +17,7 @@ class Metric:
         unit: of its values.
         meaning: what is measured, in one sentence.
         basic: whether it is shown with `replay_metrics="basic"`.
-        rare: whether it is left out as long as it has always been 0.
+        rare: of the basic ones, whether it is left out as long as it has always been 0, as all that are not basic are.
     """
 
     unit: str
@@ -61,13 +61,11 @@ METRICS: Mapping[str, Metric] = {
     ),
     "replay/reward_mixed": Metric(
         "reward",
-        "mean over all rows of the groups that are learned from, stored completions among them; TRL's `reward` is of fresh ones",
+        "mean over all rows that are learned from, stored completions among them; TRL's `reward` is of fresh ones",
         basic=True,
     ),
     "replay/size": Metric("completions", "stored, this generation's among them", basic=True),
-    "replay/questions": Metric(
-        "questions", "that can be replayed: with a stored completion, not retired", basic=True
-    ),
+    "replay/questions": Metric("questions", "that can be replayed: with a stored completion, not retired", basic=True),
     "replay/retired": Metric("questions", "retired now", basic=True),
     "replay/gate_open": Metric("0 or 1", "1 once replay has started", basic=True),
     "replay/age_mean": Metric(
@@ -77,9 +75,7 @@ METRICS: Mapping[str, Metric] = {
     "replay/age_p90": Metric("optimizer steps", "90th percentile of their ages"),
     "replay/age_max": Metric("optimizer steps", "age of the oldest of them"),
     "replay/ess": Metric("share", "(sum w)^2 / (n sum w^2) over replayed tokens, in (0, 1]", basic=True),
-    "replay/ratio_mean": Metric(
-        "ratio", "token mean of w, the policy now over the behaviour policy", basic=True
-    ),
+    "replay/ratio_mean": Metric("ratio", "token mean of w, the policy now over the behaviour policy", basic=True),
     "replay/log_ratio_mean": Metric("nats", "token mean of log w"),
     "replay/clamped_share": Metric(
         "share", "of the replayed tokens, those that the correction cut: above the cap, or clipped"
@@ -92,13 +88,15 @@ METRICS: Mapping[str, Metric] = {
     "replay/entropy": Metric("nats", "as `fresh/entropy`, over stored completions in the batch"),
     "replay/admitted": Metric("completions", "new ones stored of this generation"),
     "replay/injected": Metric("completions", "stored ones in the batch"),
-    "replay/refused": Metric("questions", "drawn, and none of their completions was eligible", rare=True),
-    "replay/expired": Metric("completions", "left because they were older than `max_age`", rare=True),
-    "replay/returned": Metric("questions", "retired ones that came back (`review_every`)", rare=True),
+    "replay/refused": Metric("questions", "drawn, and none of their completions was eligible"),
+    "replay/expired": Metric("completions", "left because they were older than `max_age`"),
+    "replay/returned": Metric("questions", "retired ones that came back (`review_every`)"),
     "replay/skipped_unscorable": Metric(
         "completions", "fresh ones that the deciding function gave None", basic=True, rare=True
     ),
-    "replay/uses_mean": Metric("replays", "mean number of times that the replayed completions had been replayed before"),
+    "replay/uses_mean": Metric(
+        "replays", "mean number of times that the replayed completions had been replayed before"
+    ),
     "replay/uses_max": Metric("replays", "the most of them"),
     "replay/first_use_share": Metric("share", "of them, those that were replayed for the first time"),
     "replay/unsolved": Metric("questions", "replayable, bucket 0: the latest fresh group had no success"),
@@ -106,7 +104,7 @@ METRICS: Mapping[str, Metric] = {
     "replay/medium": Metric("questions", "replayable, accuracy in (25, 75) %"),
     "replay/easy": Metric("questions", "replayable, accuracy from 75 % on"),
     "replay/bucket_k": Metric(
-        "questions", "replayable, accuracy k of K: `replay/bucket_0` and so on, where K is at most 16", rare=True
+        "questions", "replayable, accuracy k of K: `replay/bucket_0` and so on, where K is at most 16"
     ),
     "replay/time/PHASE": Metric(
         "seconds",
@@ -133,7 +131,7 @@ def hidden(values: Mapping[str, float], shown: str, seen: Iterable[str]) -> set[
     seen, names = set(seen), set()
     for name, value in values.items():
         if (metric := metric_of(name)) is not None:
-            always_zero = metric.rare and value == 0 and name not in seen
+            always_zero = value == 0 and name not in seen and (metric.rare or not metric.basic)
             if always_zero or not (metric.basic or shown == "all"):
                 names.add(name)
     return names
@@ -144,6 +142,5 @@ def as_markdown() -> str:
     lines = ["| metric | unit | meaning |", "|---|---|---|"]
     for name, metric in METRICS.items():
         star = "*" if metric.basic else ""
-        zero = ". Left out while it is 0" if metric.rare else ""
-        lines.append(f"| `{name}`{star} | {metric.unit} | {metric.meaning}{zero} |")
+        lines.append(f"| `{name}`{star} | {metric.unit} | {metric.meaning} |")
     return "\n".join(lines) + "\n"

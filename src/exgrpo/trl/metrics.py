@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from trl.trainer.utils import nanstd
 
 from ..config import ObjectiveConfig

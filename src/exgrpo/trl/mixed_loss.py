@@ -146,7 +146,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
         inputs["ref_per_token_logps"] = torch.where(replayed, logps.detach(), inputs["ref_per_token_logps"])
 
     def _log_fresh_means(self, entropies: Tensor, mask: Tensor, replayed: Tensor) -> None:
-        """The host's token means of a micro-batch are of all rows; put those of fresh rows in place. entropies, mask: (b, T)."""
+        """The host's token means of a micro-batch are of all rows; put those of fresh ones there. entropies, mask: (b, T)."""
         fresh = mask * ~replayed.unsqueeze(1)
         sums = torch.stack([(entropies.detach() * fresh).sum(), fresh.sum(), mask.sum()]).float()
         total, tokens, everything = self.accelerator.reduce(sums, reduction="sum").tolist()

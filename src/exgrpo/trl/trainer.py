@@ -461,9 +461,7 @@ class ExGRPOTrainer(MixedLossTrainer):
         """The host's length metrics, over the rows of all processes that were generated."""
         ended = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         local = generation.local()
-        rows = [
-            [len(ids), ids[-1] not in ended, row not in local] for row, ids in enumerate(generation.completion_ids)
-        ]
+        rows = [[len(ids), ids[-1] not in ended, row not in local] for row, ids in enumerate(generation.completion_ids)]
         lengths, cut, fresh = self.accelerator.gather(torch.tensor(rows, device=self.accelerator.device)).cpu().T
         fresh = fresh.bool()
         return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}
