@@ -21,6 +21,7 @@ from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from ..trl.quiet import quiet_host
 from .arguments import ScriptArguments
 from .main import UsageError
+from .train_output import how_to_go_on, lines, summary
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,19 @@ class Material:
 
 
 @quiet_host()
-def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
-    """Run `exgrpo train` with the options of a recipe and those of the command line over them."""
+def train(
+    recipe: Mapping[str, Any], argv: Sequence[str], command: Sequence[str] | None = None
+) -> ExGRPOTrainer:
+    """Run `exgrpo train` with the options of a recipe and those of the command line over them.
+
+    Args:
+        recipe: options of a file.
+        argv: the command line without the file.
+        command: the whole command line, as it can be given again; default: `argv`.
+
+    Raises:
+        KeyboardInterrupt: with how to go on.
+    """
     settings = parse(recipe, argv)
     args = settings.args
     logging.getLogger("exgrpo").setLevel(args.get_process_log_level())
@@ -59,13 +71,17 @@ def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
     if args.process_index == 0:
         print(describe(args), flush=True)
     trainer = make_trainer(settings, material)
-    result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    if result.metrics["train_runtime"]:  # else the run had ended before, and its figures stay
-        trainer.log_metrics("train", result.metrics)
+    try:
+        with lines(trainer):
+            result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(how_to_go_on(trainer, argv if command is None else command)) from None
+    seconds = result.metrics["train_runtime"]
+    if seconds:  # else the run had ended before, and its figures stay
         trainer.save_metrics("train", result.metrics)
         trainer.save_state()
     trainer.save_model(args.output_dir)
-    trainer.accelerator.print(f"The model is in {args.output_dir}.")
+    trainer.accelerator.print(summary(trainer, seconds))
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=settings.script.dataset_name)
     trainer.end()
