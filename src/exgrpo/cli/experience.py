@@ -36,7 +36,9 @@ def log_path(run: str, must_exist: bool = True) -> Path:
     """The log of a run: that in its folder, or the file itself."""
     path = Path(run).expanduser()
     if path.is_dir() or (not path.exists() and not path.suffix):
-        path = path / FILE_NAME
+        from ..experience.log import log_in
+
+        path = log_in(path)
     if must_exist and not path.is_file():
         raise UsageError(f"there is no experience log {path}. Give {RUN}.")
     return path

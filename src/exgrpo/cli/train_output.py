@@ -5,12 +5,14 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from ..experience.log import log_in
 from ..trl import ExGRPOTrainer, last_checkpoint
 
 RESUME = "--resume_from_checkpoint"
@@ -62,7 +64,9 @@ def short(number: float) -> str:
     """A count in four characters or so: 812, 34k, 1.2M."""
     if number < 1000:
         return f"{number:.0f}"
-    return f"{number / 1000:.0f}k" if number < 999_500 else f"{number / 1e6:.1f}M"
+    if number < 999_500:
+        return f"{number / 1000:.{number < 9_950}f}k"
+    return f"{number / 1e6:.1f}M"
 
 
 @contextmanager
@@ -85,7 +89,9 @@ def lines(trainer: ExGRPOTrainer) -> Iterator[None]:
 def summary(trainer: ExGRPOTrainer, seconds: float) -> str:
     """What the run came to, and what to do next."""
     args, counts = trainer.args, trainer.counts
-    said = [f"{trainer.state.global_step} steps in {_time(seconds)}, {short(trainer.generated_tokens)} tokens generated"]
+    said = [
+        f"{trainer.state.global_step} steps in {_time(seconds)}, {short(trainer.generated_tokens)} tokens generated"
+    ]
     solved = [row["fresh/pass_at_1"] for row in trainer.state.log_history if row.get("fresh/pass_at_1") is not None]
     if solved:
         said.append(f"fresh Pass@1 {solved[0]:.3f} in the first log, {solved[-1]:.3f} in the last")
@@ -96,7 +102,7 @@ def summary(trainer: ExGRPOTrainer, seconds: float) -> str:
         )
     said.append(f"The model is in {args.output_dir}.")
     if trainer.planner is not None and args.keeps_log:
-        where = args.output_dir if args.experience_log is None else str(args.experience_path)
+        where = args.output_dir if log_in(Path(args.output_dir)) == args.experience_path else str(args.experience_path)
         said.append(f"Next: exgrpo experience stats {shlex.quote(where)}")
     return "\n".join(said)
 

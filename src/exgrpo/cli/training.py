@@ -4,7 +4,7 @@ import difflib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +13,6 @@ from transformers import set_seed
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from ..errors import ConfigurationError, DatasetError
-from ..presets import resolve
 from ..rewards import get_reward
 from ..rewards.check import check_golds
 from ..tasks import Family, Task, get_task
@@ -49,9 +48,7 @@ class Material:
 
 
 @quiet_host()
-def train(
-    recipe: Mapping[str, Any], argv: Sequence[str], command: Sequence[str] | None = None
-) -> ExGRPOTrainer:
+def train(recipe: Mapping[str, Any], argv: Sequence[str], command: Sequence[str] | None = None) -> ExGRPOTrainer:
     """Run `exgrpo train` with the options of a recipe and those of the command line over them.
 
     Args:
@@ -125,9 +122,7 @@ def _nearest(name: str, known: set[str]) -> str:
 
 def describe(args: ExGRPOConfig) -> str:
     """The resolved preset in two lines: what differs from it, and what a generation is made of."""
-    of_preset = {name: value for core in resolve(args.preset) for name, value in asdict(core).items()}
-    chosen = asdict(args.replay) | asdict(args.objective)
-    over = [f"{name}={chosen[name]} (preset: {of_preset[name]})" for name in chosen if chosen[name] != of_preset[name]]
+    over = [f"{name}={value} (preset: {of_preset})" for name, (value, of_preset) in args.changed_options.items()]
     assert args.generation_batch_size is not None and args.num_generations is not None
     an_update = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
     updates = max(1, args.generation_batch_size // an_update) * args.num_iterations

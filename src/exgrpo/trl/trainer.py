@@ -14,9 +14,9 @@ Runs and their checkpoints are those of `ResumableGRPOTrainer`.
 
 import logging
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ from .metrics import (
     reward_metrics,
 )
 from .mixed_loss import MixedLossTrainer
+from .model_card import add_to_card, method_of
 from .origin import vocabulary_of
 from .questions import QuestionTable
 from .rows import skips_rows
@@ -99,27 +100,12 @@ class ExGRPOTrainer(MixedLossTrainer):
         HostVersionError: an unsupported version of TRL.
     """
 
-    _tag_names = ["trl", "exgrpo"]
-    _name = "ExGRPO"
-    _paper = {
-        "title": "ExGRPO: Learning to Reason from Experience",
-        "id": "2510.02245",
-        # docstyle-ignore
-        "citation": textwrap.dedent("""\
-            @inproceedings{zhan2026exgrpo,
-                title     = {{ExGRPO: Learning to Reason from Experience}},
-                author    = {Zhan, Runzhe and Li, Yafu and Wang, Zhi and Qu, Xiaoye and Liu, Dongrui and Shao, Jing and Wong, Derek F. and Cheng, Yu},
-                booktitle = {International Conference on Learning Representations},
-                year      = 2026,
-                eprint    = {arXiv:2510.02245},
-            }"""),  # noqa: E501
-    }
-
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
         checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
         checks.check_columns(given)
+        checks.check_upload(config)
         if config.replay.active:
             checks.check_replayable(given, config.generation_batch_size // config.num_generations)
             checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
@@ -134,6 +120,9 @@ class ExGRPOTrainer(MixedLossTrainer):
         self._shown: set[str] | None = None
         self.time = Stopwatch()
         self._forward: tuple[Tensor, Tensor] | None = None
+        self._name, self._paper = method_of(config.preset)
+        if config.replay.active:
+            self._tag_names = [*self._tag_names, "exgrpo"]
         super().__init__(**given)
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
@@ -195,6 +184,18 @@ class ExGRPOTrainer(MixedLossTrainer):
         finally:
             if self.experience is not None and self.planner is not None:
                 self.experience.pause(self.planner, done)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's; refuses to upload prompts and completions that nobody asked to upload."""
+        if self.experience is not None:
+            checks.check_push(self.args)
+        return super().push_to_hub(*args, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The host's, with the preset, the options that differ from it, and what was replayed."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            add_to_card(Path(self.args.output_dir) / "README.md", self)
 
     def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
         if facts is not None:
