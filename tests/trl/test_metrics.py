@@ -7,6 +7,7 @@ import pytest
 from transformers import TrainerCallback
 
 from exgrpo.errors import ConfigurationError
+from exgrpo.trl import ExGRPOConfig
 from exgrpo.trl.metric_table import METRICS, PREFIXES, metric_of
 
 DECIDING = (
@@ -45,8 +46,9 @@ def run(tmp_path, **options):
 
 @pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
 def test_a_basic_set_by_default_and_all_on_request(tmp_path, preset):
-    basic, hidden = run(tmp_path / "basic", preset=preset)
-    everything, _ = run(tmp_path / "all", preset=preset, replay_metrics="all")
+    assert ExGRPOConfig.replay_metrics == "basic"
+    basic, hidden = run(tmp_path / "basic", preset=preset, replay_metrics="basic")
+    everything, _ = run(tmp_path / "all", preset=preset)
     assert all(metric_of(name).basic for row in basic for name in row)
     assert max(map(len, basic)) <= 14
     assert {name for row in everything for name in row} - {name for row in basic for name in row}
@@ -55,7 +57,7 @@ def test_a_basic_set_by_default_and_all_on_request(tmp_path, preset):
 
 
 def test_a_zero_that_says_nothing_is_left_out_until_it_is_news(tmp_path):
-    rows, hidden = run(tmp_path, replay_metrics="all")
+    rows, hidden = run(tmp_path)
     assert [row.get("replay/skipped_unscorable") for row in rows] == [None, None, 4.0, 0.0]
     assert not {"replay/expired", "replay/returned"} & set(rows[-1])
     assert hidden[0]["replay/expired"] == 0.0
@@ -63,7 +65,7 @@ def test_a_zero_that_says_nothing_is_left_out_until_it_is_news(tmp_path):
 
 
 def test_every_metric_has_its_row(tmp_path):
-    rows, _ = run(tmp_path, replay_metrics="all")
+    rows, _ = run(tmp_path)
     assert {metric_of(name) for row in rows for name in row} <= set(METRICS.values())
     assert all(METRICS[name].basic and not METRICS[name].rare for name in DECIDING)
 
