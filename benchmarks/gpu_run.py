@@ -146,6 +146,7 @@ class Work:
         rows = given.pop("questions", sizes.questions) * given.setdefault("num_generations", sizes.generations)
         gates = AT_ONCE if resolve(preset)[0].active else {}
         common: dict[str, Any] = dict(
+            replay_metrics="all",
             output_dir=str(folder), preset=preset, seed=self.seed, max_steps=sizes.steps, learning_rate=sizes.learning_rate,
             lr_scheduler_type="constant", adam_beta2=0.95, max_grad_norm=1.0, max_completion_length=self.new_tokens,
             per_device_train_batch_size=rows, use_cpu=not self.gpu, bf16=self.bf16, alarms="off", report_to=[],

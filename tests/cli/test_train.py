@@ -1,6 +1,8 @@
 """`exgrpo train`: recipes, refusals before the model is loaded, and one run for real."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -316,6 +318,18 @@ def test_two_steps_through_the_command(tmp_path):
     assert done.stdout.startswith(
         "preset rescue, unchanged\n8 questions x 4 completions a generation, 1 optimizer step"
     )
+    _, _, *lines, steps, solved, replayed, model, following = done.stdout.splitlines()
+    assert [re.sub(r"[\d.]+", "0", line) for line in lines] == [
+        *["step 0/0  0 tokens  Pass@0 0  reward 0  replay 0%  retired 0"] * 2,
+        "step 0/0  evaluation  reward 0  0 tokens a completion  in 0 s",
+    ]
+    assert re.fullmatch(r"2 steps in \d+ s, \d+ tokens generated", steps)
+    assert re.fullmatch(r"fresh Pass@1 [\d.]+ in the first log, [\d.]+ in the last", solved)
+    assert re.fullmatch(r"\d+ completions stored, \d+ times one replayed, \d+ questions retired", replayed)
+    assert (model, following) == (
+        f"The model is in {tmp_path / 'out'}.",
+        f"Next: exgrpo experience stats {tmp_path / 'out'}",
+    )
     assert {"model.safetensors", "tokenizer.json", "train_results.json", "trainer_state.json"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
@@ -350,6 +364,42 @@ def test_a_run_that_has_ended_can_be_started_again(tmp_path, capsys):
         assert "The model is in" in capsys.readouterr().out
         figures.append((tmp_path / "out" / "train_results.json").read_text())
     assert figures[0] == figures[1]
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    """Exit code 130, and a command that, as it stands, finishes the run."""
+    (tmp_path / "halting.py").write_text(
+        "import pathlib\n"
+        "def reward(completions, **kwargs):\n"
+        "    if pathlib.Path('out/checkpoint-2').is_dir() and not pathlib.Path('halted').exists():\n"
+        "        pathlib.Path('halted').touch()\n"
+        "        raise KeyboardInterrupt\n"
+        "    return [float(len(text) % 2) for text in completions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXGRPO_CACHE", str(tmp_path / "cache"))
+    argv = [
+        *TINY, "--save_strategy=steps", "--save_steps=1", "--max_steps=4", "--logging_steps=1", "--output_dir", "out",
+        "--reward_funcs", "halting.reward", "--resume-from-checkpoint", "last",
+    ]  # fmt: skip
+    assert main(["train", *argv]) == 130
+    said, command = capsys.readouterr().err.splitlines()[-2:]
+    assert said == "exgrpo: interrupted at step 2. To go on from out/checkpoint-2:"
+    program, *again = shlex.split(command)
+    assert (program, again[-2:]) == ("exgrpo", ["--resume_from_checkpoint", "last"])
+    assert "--resume-from-checkpoint" not in again
+    assert main(again) == 0
+    assert "step 3/4" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
+    (tmp_path / "halting_at_once.py").write_text("def reward(**kwargs):\n    raise KeyboardInterrupt\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXGRPO_CACHE", str(tmp_path / "cache"))
+    assert main(["train", *TINY, "--output_dir", "out", "--reward_funcs", "halting_at_once.reward"]) == 130
+    assert "interrupted at step 0, before the first checkpoint (save_strategy='no'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("share", ["nan", "-1", "2"])

@@ -64,6 +64,9 @@ class Reference(TrainerCallback):
         trained = trainer.accelerator.unwrap_model(trainer.model)
         model = type(trained)(copy.deepcopy(trained.config)).double()  # a fresh one: TRL patched the other's forward
         model.load_state_dict(trained.state_dict())
+        frozen = copy.deepcopy(model)
+        if args.beta:
+            frozen.load_state_dict(trainer.accelerator.unwrap_model(trainer.ref_model).state_dict())
         k, questions = trainer.num_generations, trainer.questions
         rewards = (generation.rewards.double() @ trainer.reward_weights.double()).tolist()
         sequences = {
@@ -85,6 +88,10 @@ class Reference(TrainerCallback):
                     gain = token_gain(log_w, logp, advantage, objective).sum()
                 else:
                     gain = ((logp - logp.detach()).exp() * advantage).sum()
+                    if args.beta:  # of fresh rows alone
+                        log_reference = logps_of(frozen, prompt, ids, trainer.temperature).detach() - logp
+                        ratio = (logp - logp.detach()).exp() if args.use_bias_correction_kl else 1.0
+                        gain = gain - args.beta * (ratio * (log_reference.exp() - log_reference - 1)).sum()
                 norm = {
                     "dr_grpo": generation.size * trainer.max_completion_length,
                     "grpo": generation.size * len(ids),
@@ -158,6 +165,21 @@ def test_gradient_of_each_loss_type(tmp_path, loss_type, options):
         tmp_path, loss_type=loss_type, per_device_train_batch_size=8, gradient_accumulation_steps=4, **options
     )
     reference.check(atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_bias_correction_kl": False}, {"preset": "rescue"}])
+def test_the_kl_term_is_of_fresh_rows(tmp_path, options):
+    """A stored completion was not sampled by the policy: it has no part in the host's KL, with its correction or without."""
+    model = h.tiny_model()
+    h.tiny_model(seed=3).save_pretrained(tmp_path / "reference")
+    model.config._name_or_path = str(tmp_path / "reference")  # where the host finds the reference model
+    trainer, reference = run(
+        tmp_path, beta=0.5, model=model, per_device_train_batch_size=8,
+        gradient_accumulation_steps=4, **options,
+    )  # fmt: skip
+    reference.check(atol=2e-5)
+    assert reference.ratios
+    assert all(log["kl"] > 0.1 for log in trainer.state.log_history if "kl" in log)
 
 
 def extreme(value):

@@ -166,7 +166,7 @@ def test_retired_questions_fill_up_and_are_counted(tmp_path):
 
     trainer = h.trainer(h.config(tmp_path, max_steps=4), h.questions(16), script=script)
     trainer.train()
-    refilled = [log["fresh/refilled"] for log in trainer.state.log_history if "fresh/refilled" in log]
+    refilled = [log.get("fresh/refilled", 0.0) for log in trainer.state.log_history if "fresh/pass_at_1" in log]
     assert refilled == [0.0, 0.0, 4.0, 4.0]
     assert trainer.planner.buffer.num_retired == 12
 
@@ -294,20 +294,24 @@ def test_the_control_logs_the_same_of_its_fresh_completions(tmp_path):
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["fresh/entropy"] == log["entropy"]
-    assert {"fresh/pass_at_1", "fresh/reward", "fresh/generated_tokens", "fresh/groups_solved"} <= set(log)
+    assert {"fresh/pass_at_1", "fresh/generated_tokens", "fresh/groups_unsolved"} <= set(log)
 
 
 def test_metrics_of_fresh_rows_exclude_replayed_ones(tmp_path):
     def script(generation, prompt, member):
         return f"a{number(prompt)}$" if generation == 0 and member == 0 else "z$"
 
-    args = h.config(tmp_path, max_steps=2, start_pass_at_1=0.0, replay_share=1.0)
+    args = h.config(tmp_path, max_steps=2, start_pass_at_1=0.0, replay_share=1.0, skip_rows=False)
     trainer = h.trainer(args, h.questions(8), script=script)
     trainer.train()
     log = trainer.state.log_history[1]
     assert log["fresh/pass_at_1"] == 0.0
-    assert log["fresh/reward"] == 0.0
-    assert log["reward"] == 0.25  # the host's: every group holds one stored success
+    fresh = ("reward", "reward_std", "rewards/right_reward/mean", "rewards/right_reward/std")
+    assert [log[name] for name in fresh] == [0.0] * 4  # of what was generated: no word of what was replayed
+    assert log["replay/reward_mixed"] == 0.25  # every group holds one stored success
+    lengths = ("mean_length", "min_length", "max_length", "max_terminated_length")
+    assert [log[f"completions/{name}"] for name in lengths] == [2.0] * 4  # the stored ones have 3 tokens
+    assert log["entropy"] == pytest.approx(log["fresh/entropy"])
     assert log["replay/share"] == 1.0
     assert log["fresh/generated_tokens"] - trainer.state.log_history[0]["fresh/generated_tokens"] == 8 * 3 * 2
 

@@ -37,7 +37,11 @@ def refuse_the_old_order(command: str, run: str, other: str) -> None:
 
 def _path_of(run: str) -> Path:
     path = Path(run).expanduser()
-    return path / FILE_NAME if path.is_dir() or (not path.exists() and not path.suffix) else path
+    if path.is_dir() or (not path.exists() and not path.suffix):
+        from ..experience.log import log_in
+
+        return log_in(path)
+    return path
 
 
 def log_path(run: str, must_exist: bool = True) -> Path:

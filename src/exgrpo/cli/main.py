@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return importlib.import_module(COMMANDS[command][0]).run(arguments)
     except SystemExit as ended:  # argparse, after --help or a mistake
         return ended.code if isinstance(ended.code, int) else FAILED
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as interrupted:
+        return _say(str(interrupted) or "interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - a message for users instead of a traceback
         return report(error, debug)
 

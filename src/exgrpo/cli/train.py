@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     os.environ.update({name: str(value) for name, value in recipe.pop("env", {}).items()})
     from .training import train
 
-    train(recipe, rest)
+    train(recipe, rest, argv)
     return 0
 
 

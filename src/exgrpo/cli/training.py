@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +12,6 @@ from transformers import set_seed
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from ..errors import ConfigurationError, DatasetError
-from ..presets import resolve
 from ..registry import did_you_mean
 from ..rewards import get_reward
 from ..rewards.check import check_golds
@@ -24,6 +23,7 @@ from .main import UsageError
 from .parser import Parser as CommandParser
 from .parser import underscored
 from .recipe import read_values
+from .train_output import how_to_go_on, lines, summary
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,17 @@ class Material:
 
 
 @quiet_host()
-def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
-    """Run `exgrpo train` with the options of a recipe and those of the command line over them."""
+def train(recipe: Mapping[str, Any], argv: Sequence[str], command: Sequence[str] | None = None) -> ExGRPOTrainer:
+    """Run `exgrpo train` with the options of a recipe and those of the command line over them.
+
+    Args:
+        recipe: options of a file.
+        argv: the command line without the file.
+        command: the whole command line, as it can be given again; default: `argv`.
+
+    Raises:
+        KeyboardInterrupt: with how to go on.
+    """
     settings = parse(recipe, argv)
     args = settings.args
     logging.getLogger("exgrpo").setLevel(args.get_process_log_level())
@@ -63,13 +72,17 @@ def train(recipe: Mapping[str, Any], argv: Sequence[str]) -> ExGRPOTrainer:
     if args.process_index == 0:
         print(describe(args), flush=True)
     trainer = make_trainer(settings, material)
-    result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    if result.metrics["train_runtime"]:  # else the run had ended before, and its figures stay
-        trainer.log_metrics("train", result.metrics)
+    try:
+        with lines(trainer):
+            result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(how_to_go_on(trainer, argv if command is None else command)) from None
+    seconds = result.metrics["train_runtime"]
+    if seconds:  # else the run had ended before, and its figures stay
         trainer.save_metrics("train", result.metrics)
         trainer.save_state()
     trainer.save_model(args.output_dir)
-    trainer.accelerator.print(f"The model is in {args.output_dir}.")
+    trainer.accelerator.print(summary(trainer, seconds))
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=settings.script.dataset_name)
     trainer.end()
@@ -115,9 +128,7 @@ def _nearest(name: str, known: set[str]) -> str:
 
 def describe(args: ExGRPOConfig) -> str:
     """The resolved preset in two lines: what differs from it, and what a generation is made of."""
-    of_preset = {name: value for core in resolve(args.preset) for name, value in asdict(core).items()}
-    chosen = asdict(args.replay) | asdict(args.objective)
-    over = [f"{name}={chosen[name]} (preset: {of_preset[name]})" for name in chosen if chosen[name] != of_preset[name]]
+    over = [f"{name}={value} (preset: {of_preset})" for name, (value, of_preset) in args.changed_options.items()]
     assert args.generation_batch_size is not None and args.num_generations is not None
     an_update = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
     updates = max(1, args.generation_batch_size // an_update) * args.num_iterations

@@ -265,7 +265,7 @@ class Watch(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         kept = {
             name: value
-            for name, value in logs.items()
+            for name, value in {**self.trainer.last_metrics, **logs}.items()
             if (name in HISTORY_FIELDS or name.startswith(HISTORY_PREFIXES)) and not name.startswith(TIMES)
         }
         if "fresh/generated_tokens" in kept:

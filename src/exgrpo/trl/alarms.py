@@ -139,7 +139,8 @@ class ReplayAlarm(TrainerCallback):
         """Every process runs this at the same steps."""
         if not logs or "loss" not in logs:  # evaluation, the summary at the end, a user's own
             return
-        alarms = self._look(args, logs, state.global_step, told=self.trainer is not None)
+        hidden = getattr(self.trainer, "last_metrics", {})
+        alarms = self._look(args, {**hidden, **logs}, state.global_step, told=self.trainer is not None)
         stop = self.action == "stop" and self._agreed(args, any(alarm.kind in STOPPING for alarm in alarms))
         if state.is_world_process_zero:
             for alarm in alarms:

@@ -46,6 +46,7 @@ class CheckpointFacts:
         in_block: whether there are files of a generation block.
         shape: of a block, as the run's options and processes cut it.
         metrics, loss_not_logged, last_logged_step: what waits for the host's next log.
+        counts: of what was stored, replayed and retired.
         format: of this file.
     """
 
@@ -59,6 +60,7 @@ class CheckpointFacts:
     metrics: dict[str, list[float]] = field(default_factory=dict)
     loss_not_logged: float = 0.0
     last_logged_step: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:

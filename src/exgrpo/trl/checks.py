@@ -14,6 +14,7 @@ from torch import nn
 from ..config import SCHEDULES, ReplayConfig
 from ..effects import without_effect
 from ..errors import ConfigurationError, DatasetError, HostVersionError
+from ..experience.log import FILE_NAME, PRIVATE_NAME
 from ..experience.quality import Embedder
 from ..replay import share_of
 from ..replay.answers import share as share_now
@@ -256,14 +257,14 @@ def report_start(trainer: Any) -> None:
         logger.warning(
             "experience_log='none': the checkpoints of this run hold no experience and cannot be resumed from."
         )
-    if (
-        args.push_to_hub
-        and args.keeps_log
-        and args.experience_path.resolve().is_relative_to(Path(args.output_dir).resolve())
-    ):
+    if args.push_to_hub and args.keeps_log:
         logger.warning(
-            "%s lies in output_dir, which push_to_hub uploads. Set experience_log to a path elsewhere to keep it here.",
+            "push_to_hub uploads %s, with all prompts and completions, since experience_log=%r asks for it."
+            if args.uploads_log
+            else "push_to_hub does not upload %s (prompts and completions; experience_log=%r). Set experience_log="
+            "'experience.db' to upload them.",
             args.experience_path,
+            args.experience_log,
         )
     if len(trainer.reward_funcs) > 1 and args.correctness_function is None:
         logger.warning(
@@ -271,6 +272,35 @@ def report_start(trainer: Any) -> None:
             "%r, is above %g.",
             trainer.reward_func_names[0],
             args.correctness_threshold,
+        )
+
+
+def check_upload(config: Any) -> None:
+    """Prompts and completions go to the hub only where the user says so.
+
+    Raises:
+        ConfigurationError: a log of an earlier run lies where a push takes it.
+    """
+    other = Path(config.output_dir or ".").expanduser() / FILE_NAME
+    if config.push_to_hub and config.experience_log is None and other.is_file():
+        raise ConfigurationError(
+            f"push_to_hub uploads output_dir, and {other} lies there: the prompts and completions of an earlier run. Rename it "
+            f"to {PRIVATE_NAME} (a run that resumes goes on from that), move it away, or set experience_log={FILE_NAME!r} to "
+            "upload it."
+        )
+
+
+def check_push(config: Any) -> None:
+    """As `check_upload`, where a push was not announced by `push_to_hub`.
+
+    Raises:
+        ConfigurationError: the push would take the experience of this run with it, unasked.
+    """
+    if config.experience_log is None and config.uploads_log and config.experience_path.is_file():
+        raise ConfigurationError(
+            f"push_to_hub() uploads output_dir, and with it {config.experience_path}: all prompts and completions. Set "
+            f"push_to_hub=True in the configuration, which keeps them out, or experience_log={FILE_NAME!r} to upload them. "
+            "After a run: trainer.model.push_to_hub(REPO) uploads the model alone."
         )
 
 

@@ -1,7 +1,7 @@
 """`ExGRPOConfig`: TRL's `GRPOConfig` with the options of experience replay, flat."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,17 @@ from trl import GRPOConfig
 
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
+from ..experience.log import FILE_NAME, PRIVATE_NAME
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
+from .metric_table import SHOWN
 
 CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
 ALARMS = ("warn", "stop", "off")
+NOT_UPLOADED = ("_", "checkpoint-")
+"""Beginnings of names in `output_dir` that the host does not push to the hub with the model."""
 MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 
 
@@ -131,11 +135,13 @@ class ExGRPOConfig(GRPOConfig):
         },
     )
 
-    experience_log: str = field(
-        default="experience.db",
+    experience_log: str | None = field(
+        default=None,
         metadata={
             "help": "File that experience is kept in, relative to `output_dir`: what resuming needs, and what `exgrpo "
-            "experience` looks at. 'none' keeps it in memory only; such a run cannot be resumed."
+            "experience` looks at. 'none' keeps it in memory only; such a run cannot be resumed. Default: 'experience.db'; "
+            "with `push_to_hub` '_experience.db', which is not uploaded: it holds all prompts and completions. To upload it, "
+            "set 'experience.db'."
         },
     )
     experience_from: str | None = field(
@@ -167,6 +173,14 @@ class ExGRPOConfig(GRPOConfig):
         metadata={
             "help": "What happens when replay goes wrong (entropy collapses, the effective sample size stays low, replay is "
             "idle): 'warn', 'stop' or 'off'."
+        },
+    )
+
+    replay_metrics: str = field(
+        default="basic",
+        metadata={
+            "help": "Which metrics of this package are logged: 'basic', about a dozen, or 'all'. Alarms see all of them either "
+            "way."
         },
     )
 
@@ -211,6 +225,10 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
         if self.alarms not in ALARMS:
             raise ConfigurationError(f"alarms must be one of {', '.join(map(repr, ALARMS))}, but is {self.alarms!r}.")
+        if self.replay_metrics not in SHOWN:
+            raise ConfigurationError(
+                f"replay_metrics must be one of {', '.join(map(repr, SHOWN))}, but is {self.replay_metrics!r}."
+            )
         if self.loss_type not in LOSS_TYPES:
             raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
         if self.experience_from is not None and (not replay.active or not self.keeps_log):
@@ -225,12 +243,21 @@ class ExGRPOConfig(GRPOConfig):
     @property
     def keeps_log(self) -> bool:
         """Whether experience is kept in a file."""
-        return self.experience_log.lower() != "none"
+        return (self.experience_log or "").lower() != "none"
 
     @property
     def experience_path(self) -> Path:
         """The file that experience is kept in."""
-        return Path(self.output_dir or ".").expanduser() / Path(self.experience_log).expanduser()
+        name = self.experience_log or (PRIVATE_NAME if self.push_to_hub else FILE_NAME)
+        return Path(self.output_dir or ".").expanduser() / Path(name).expanduser()
+
+    @property
+    def uploads_log(self) -> bool:
+        """Whether a push of `output_dir` to the hub takes the experience with it."""
+        path, folder = self.experience_path.resolve(), Path(self.output_dir or ".").expanduser().resolve()
+        if not self.keeps_log or not path.is_relative_to(folder):
+            return False
+        return not str(path.relative_to(folder)).startswith(NOT_UPLOADED)
 
     @property
     def replay(self) -> ReplayConfig:
@@ -239,6 +266,13 @@ class ExGRPOConfig(GRPOConfig):
     @property
     def objective(self) -> ObjectiveConfig:
         return ObjectiveConfig(**{name: getattr(self, name) for name in OBJECTIVE_FIELDS})
+
+    @property
+    def changed_options(self) -> dict[str, tuple[Any, Any]]:
+        """Options that differ from the preset: their value and the preset's."""
+        of_preset = {name: value for core in resolve(self.preset) for name, value in asdict(core).items()}
+        chosen = asdict(self.replay) | asdict(self.objective)
+        return {name: (value, of_preset[name]) for name, value in chosen.items() if value != of_preset[name]}
 
     def _nearest_batches(self) -> str:
         """Where batch and group size do not fit, the nearest that do."""

@@ -14,7 +14,6 @@ from typing import Any
 from ..errors import CheckpointError, ConfigurationError, ExperienceLogError
 from ..experience.events import Event, Listener
 from ..experience.log import (
-    FILE_NAME,
     LogReader,
     LogWriter,
     Origin,
@@ -22,6 +21,7 @@ from ..experience.log import (
     Position,
     Source,
     inherit,
+    log_in,
     rebuild,
     source_of,
 )  # fmt: skip
@@ -351,8 +351,8 @@ class ExperienceKeeper:
 def open_source(path: str) -> Iterator[Source]:
     """A source by its path: an output directory, a log, or an exported folder."""
     place = Path(path).expanduser()
-    if place.is_dir() and (place / FILE_NAME).is_file():
-        place = place / FILE_NAME
+    if place.is_dir() and log_in(place).is_file():
+        place = log_in(place)
     if place.is_dir():
         from ..experience.log.portable import read_folder
 

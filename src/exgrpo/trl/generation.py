@@ -33,6 +33,7 @@ class Generation:
         stored: global rows that hold a stored trajectory, and by what moment.
         added: stored trajectories beside the groups, under rows of their own behind all others.
         rewards: one value per reward function, (N*K, F), recorded ones for stored rows.
+        host_metrics: the host's reward metrics, of the fresh completions only.
         values: weighted rewards before any rescue, (N*K,), NaN where unscorable.
         advantages: of all rows before any weight, (N*K,).
         outcomes: (B, K), before any rescue.
@@ -49,6 +50,7 @@ class Generation:
     stored: dict[int, tuple[Choice, str]] = field(default_factory=dict)
     added: dict[int, Choice] = field(default_factory=dict)
     rewards: Tensor | None = None
+    host_metrics: dict[str, float] = field(default_factory=dict)
     values: FloatArray | None = None
     advantages: Tensor | None = None
     outcomes: IntArray | None = None

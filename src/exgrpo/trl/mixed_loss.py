@@ -4,6 +4,7 @@ Every override calls `super()`; one forward of the host serves both terms.
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
     _skips_rows: bool
     _has_learned_positions: bool
     _forward: tuple[Tensor, Tensor] | None
+    _host_inputs: dict[str, Any] | None = None
 
     def _admit(self, generation: Generation) -> None:
         """All forwards of a generation are done."""
@@ -52,9 +54,15 @@ class MixedLossTrainer(ResumableGRPOTrainer):
         inputs, scale = self._computed(inputs, generation)
         replayed, advantages, mask = inputs["replay_mask"], inputs["advantages"], inputs["completion_mask"]
         host_inputs = {**inputs, "advantages": advantages.masked_fill(replayed, 0.0)}
-        loss = self._host_loss(model, everything, host_inputs) * scale
+        self._host_inputs = host_inputs
+        try:
+            loss = self._host_loss(model, everything, host_inputs) * scale
+        finally:
+            self._host_inputs = None
         assert self._forward is not None
         (logps, entropies), self._forward = self._forward, None
+        if generation.stored:
+            self._log_fresh_means(entropies, mask, replayed)
         rows = inputs["generation_row"].tolist()
         if "counted" in inputs:
             generation.fillers |= {
@@ -126,7 +134,26 @@ class MixedLossTrainer(ResumableGRPOTrainer):
         result = forward(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         if self.planner is not None and torch.is_grad_enabled():
             self._forward = (result[0], result[1])
+            if self._host_inputs is not None and "ref_per_token_logps" in self._host_inputs:
+                self._leave_replayed_rows_out_of_the_kl(self._host_inputs, result[0])
         return result
+
+    @staticmethod
+    def _leave_replayed_rows_out_of_the_kl(inputs: dict[str, Any], logps: Tensor) -> None:
+        """The host's KL is a mean over samples of the policy, which stored completions are not: there the reference is taken
+        to be the policy itself, so that term and gradient are exactly 0. logps: (b, T), of the policy."""
+        replayed = inputs["replay_mask"].unsqueeze(1)
+        inputs["ref_per_token_logps"] = torch.where(replayed, logps.detach(), inputs["ref_per_token_logps"])
+
+    def _log_fresh_means(self, entropies: Tensor, mask: Tensor, replayed: Tensor) -> None:
+        """The host's token means of a micro-batch are of all rows; put those of fresh ones there. entropies, mask: (b, T)."""
+        fresh = mask * ~replayed.unsqueeze(1)
+        sums = torch.stack([(entropies.detach() * fresh).sum(), fresh.sum(), mask.sum()]).float()
+        total, tokens, everything = self.accelerator.reduce(sums, reduction="sum").tolist()
+        logged = self._metrics["train"]
+        logged["entropy"][-1] = total / tokens if tokens else math.nan
+        if logged.get("kl"):
+            logged["kl"][-1] = logged["kl"][-1] * everything / tokens if tokens else math.nan
 
     def _in_training(self) -> Generation | None:
         return self._generation if self.model.training else None

@@ -7,6 +7,7 @@ itself. With or without replay, a checkpoint says so here.
 import functools
 import logging
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     Attributes:
         generated_tokens (`int`): completion tokens generated in training so far.
+        counts (`dict`): of what was stored, replayed and retired so far.
     """
 
     @functools.wraps(GRPOTrainer.__init__)  # type: ignore[misc]  # its signature is the one that callers see
     def __init__(self, *args: Any, **kwargs: Any):
         self.generated_tokens = 0
+        self.counts: Counter[str] = Counter()
         self._steps_of_earlier_calls = 0
         self._resuming: tuple[str, CheckpointFacts | None] | None = None
         self._generation: Generation | None = None
@@ -205,6 +208,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             CheckpointFacts(
                 self._step, self.accelerator.num_processes, self.generated_tokens, self._steps_of_earlier_calls, position,
                 in_block, self.block_shape, metrics, float(self._tr_loss), self._globalstep_last_logged,
+                dict(self.counts),
             ).write(Path(output_dir))  # fmt: skip
         self.accelerator.wait_for_everyone()
 

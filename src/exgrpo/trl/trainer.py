@@ -14,8 +14,9 @@ Runs and their checkpoints are those of `ResumableGRPOTrainer`.
 
 import logging
 import math
-import textwrap
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from ..errors import ConfigurationError
+from ..experience.events import Admitted, Event, Replayed, Retired
 from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
 from ..objective import group_advantages, weight_positive
@@ -36,8 +38,18 @@ from .config import ExGRPOConfig
 from .embedding import EmbeddingAhead
 from .experience import ExperienceKeeper
 from .generation import NO_LOGP, Generation, merge, outcomes_of
-from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from .metric_table import PREFIXES, hidden
+from .metrics import (
+    batch_metrics,
+    fresh_metrics,
+    length_metrics,
+    loss_metrics,
+    pool_metrics,
+    push_metrics,
+    reward_metrics,
+)
 from .mixed_loss import MixedLossTrainer
+from .model_card import add_to_card, method_of
 from .origin import vocabulary_of
 from .questions import QuestionTable
 from .rows import skips_rows
@@ -81,6 +93,9 @@ class ExGRPOTrainer(MixedLossTrainer):
         generated_tokens (`int`): completion tokens generated in training so far, over all processes and all calls of
             `train()`; `max_generated_tokens` is held against it.
         idle_reason (`str` or `None`): why the last generation replayed nothing.
+        last_metrics (`dict`): all of this package's metrics in the training log that is being written, whether or not
+            `replay_metrics` shows them; callbacks can read them in `on_log`.
+        counts (`dict`): completions `stored` and `replayed`, and questions `retired`, of this run so far.
 
     Raises:
         ConfigurationError: an option or argument that cannot be combined with replay; before the model is loaded.
@@ -88,27 +103,12 @@ class ExGRPOTrainer(MixedLossTrainer):
         HostVersionError: an unsupported version of TRL.
     """
 
-    _tag_names = ["trl", "exgrpo"]
-    _name = "ExGRPO"
-    _paper = {
-        "title": "ExGRPO: Learning to Reason from Experience",
-        "id": "2510.02245",
-        # docstyle-ignore
-        "citation": textwrap.dedent("""\
-            @inproceedings{zhan2026exgrpo,
-                title     = {{ExGRPO: Learning to Reason from Experience}},
-                author    = {Zhan, Runzhe and Li, Yafu and Wang, Zhi and Qu, Xiaoye and Liu, Dongrui and Shao, Jing and Wong, Derek F. and Cheng, Yu},
-                booktitle = {International Conference on Learning Representations},
-                year      = 2026,
-                eprint    = {arXiv:2510.02245},
-            }"""),  # noqa: E501
-    }
-
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
         checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
         checks.check_columns(given)
+        checks.check_upload(config)
         if config.replay.active:
             checks.check_replayable(given, config.generation_batch_size // config.num_generations)
             checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
@@ -119,9 +119,14 @@ class ExGRPOTrainer(MixedLossTrainer):
         self.experience: ExperienceKeeper | None = None
         self._tokens_of_this_process = 0
         self.idle_reason: str | None = None
+        self.last_metrics: dict[str, float] = {}
+        self._shown: set[str] | None = None
         self.time = Stopwatch()
         self._forward: tuple[Tensor, Tensor] | None = None
         self._begun: list[bool] = []
+        self._name, self._paper = method_of(config.preset)
+        if config.replay.active:
+            self._tag_names = [*self._tag_names, "exgrpo"]
         super().__init__(**given)
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
@@ -166,6 +171,7 @@ class ExGRPOTrainer(MixedLossTrainer):
         by_type = config.by_problem_type and config.replay.replays_questions
         self.types = self.questions.types() if by_type else None
         self.experience = ExperienceKeeper(self)
+        self.experience.listeners.append(self._count)
         self.planner = self.experience.new_planner()
         self._columns_of_replay = 1
         self._has_learned_positions = has_learned_positions(self.model)
@@ -185,12 +191,27 @@ class ExGRPOTrainer(MixedLossTrainer):
             if self.experience is not None and self.planner is not None:
                 self.experience.pause(self.planner, done)
 
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's; refuses to upload prompts and completions that nobody asked to upload."""
+        if self.experience is not None:
+            checks.check_push(self.args)
+        return super().push_to_hub(*args, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The host's, with the preset, the options that differ from it, and what was replayed."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            add_to_card(Path(self.args.output_dir) / "README.md", self)
+
     def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
         if facts is not None:
             self.generated_tokens = facts.generated_tokens
+        self._shown = None
         if self.experience is None or self.planner is None:
             return None
+        before = Counter(facts.counts) if facts is not None else self.counts.copy()
         self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
+        self.counts = before  # what was rebuilt or inherited did not happen now
         if generation is not None and not generation.admitted:
             self._embed(generation)
         return generation
@@ -214,6 +235,7 @@ class ExGRPOTrainer(MixedLossTrainer):
             self._generation = generation = self._plan(inputs)
         try:
             output = super()._generate_and_score_completions(generation.inputs)
+            self._log_fresh_rewards(generation)
         except BaseException:  # a reward function that raises, a user that interrupts
             self.planner.abandon(generation.plan)
             raise
@@ -261,6 +283,8 @@ class ExGRPOTrainer(MixedLossTrainer):
             return output
         completion_ids, completions, logprobs = output[1], output[3], output[4]
         generation.completion_ids = completion_ids
+        if generation.stored:
+            self._replace_logged(self._fresh_lengths(generation))
         if self.planner is None or self.planner.config.mixing != "rescue":
             return output
         # A replaced row must be replaced before the host pads and scores log-probs, so rewards are needed now; the
@@ -333,11 +357,12 @@ class ExGRPOTrainer(MixedLossTrainer):
         values = self._weighted(rewards)
         if generation is not None:
             generation.values = values.float().cpu().numpy()
+            generation.host_metrics = reward_metrics(rewards, values, self.reward_func_names, planned)
             generation.record_rewards(rewards)
             generation.outcomes = outcomes
             if self.planner is not None and self.planner.config.mixing != "rescue":
                 self._log_labels(generation)
-        self._log(fresh_metrics(outcomes, values, planned))
+        self._log(fresh_metrics(outcomes, planned))
         return rewards
 
     def _observe(self, generation: Generation, output: dict[str, Any]) -> dict[str, Any]:
@@ -415,6 +440,50 @@ class ExGRPOTrainer(MixedLossTrainer):
         self._log(pool_metrics(self.planner), latest=True)
         generation.admitted = True
         self._commit()
+
+    # Logging ----------------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """The host's, without the metrics of this package that `replay_metrics` leaves out."""
+        self.last_metrics = {}
+        if self.model.training:
+            waiting = self._metrics["train"]
+            for name in [name for name in waiting if name.startswith(PREFIXES)]:
+                if known := [value for value in waiting[name] if not math.isnan(value)]:
+                    self.last_metrics[name] = sum(known) / len(known)
+            if self._shown is None:
+                self._shown = {name for row in self.state.log_history for name in row}
+            out = hidden(self.last_metrics, self.args.replay_metrics, self._shown)
+            self._shown |= self.last_metrics.keys() - out
+            for name in out:
+                del waiting[name]
+        super().log(logs, start_time)
+
+    def _replace_logged(self, metrics: dict[str, float]) -> None:
+        """Put values in place of those that the host has just logged."""
+        for name, value in metrics.items():
+            self._metrics["train"][name][-1] = value
+
+    def _log_fresh_rewards(self, generation: Generation) -> None:
+        """The host's reward metrics are of all rows: where stored ones are among them, put those of fresh rows in place."""
+        mixed = self._metrics["train"]["reward"][-1]
+        if generation.stored:
+            self._replace_logged(generation.host_metrics)
+        self._log({"replay/reward_mixed": mixed})
+
+    def _fresh_lengths(self, generation: Generation) -> dict[str, float]:
+        """The host's length metrics, over the rows of all processes that were generated."""
+        ended = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        local = generation.local()
+        rows = [[len(ids), ids[-1] not in ended, row not in local] for row, ids in enumerate(generation.completion_ids)]
+        lengths, cut, fresh = self.accelerator.gather(torch.tensor(rows, device=self.accelerator.device)).cpu().T
+        fresh = fresh.bool()
+        return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}
+
+    def _count(self, event: Event) -> None:
+        name = {Admitted: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
+        if name is not None:
+            self.counts[name] += 1
 
     # Small things -----------------------------------------------------------------------------------------------
 

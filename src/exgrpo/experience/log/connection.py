@@ -16,6 +16,14 @@ from ...errors import DamagedLogError, ExperienceLogError, LogInUseError
 from . import schema
 
 FILE_NAME = "experience.db"
+PRIVATE_NAME = "_experience.db"
+"""Where a run's folder is pushed to the hub: the hosts leave out what begins with an underscore."""
+
+
+def log_in(folder: Path) -> Path:
+    """The log of a run's folder; where there is none yet, its usual place."""
+    private = folder / PRIVATE_NAME
+    return private if private.is_file() and not (folder / FILE_NAME).is_file() else folder / FILE_NAME
 
 
 def now() -> str:
