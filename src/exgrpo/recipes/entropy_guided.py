@@ -228,7 +228,7 @@ class SelectiveReplay:
             group_size: trajectories of one question, at most.
         """
         update, self.updates = self.updates, self.updates + 1
-        self.idle = self._gate.check(None, update, epoch, len(buffer))
+        self.idle = self._gate.check(update, epoch, len(buffer))
         if self.idle is None and not generator_for(self.seed, update, COIN).random() < self.replay_probability:
             self.idle = f"on-policy by the coin: replay_probability is {self.replay_probability:g}"
         if self.idle is not None:
