@@ -42,7 +42,7 @@ def test_it_is_judged_over_the_latest_generations_that_hold_enough():
 
 
 def test_it_latches():
-    made, check = gate(0.35, 2)
+    _, check = gate(0.35, 2)
     assert check(0.9, 2, 0.0) is None
     assert check(0.0, 3, 0.0) is None
     assert check(None, 0, 0.0) is None

@@ -127,8 +127,8 @@ def check_rewards(arguments: dict[str, Any], config: Any) -> None:
     """
     functions = arguments.get("reward_funcs") or []
     functions = functions if isinstance(functions, list) else [functions]
-    names = [getattr(function, "__name__", None) for function in functions]
-    if not names or None in names or arguments.get("environment_factory"):  # the host names reward models
+    names = [str(getattr(function, "__name__", "")) for function in functions]
+    if not all(names) or not names or arguments.get("environment_factory"):  # the host names reward models
         return
     decides = functions[correctness_index(names, config.correctness_function)]
     package = (getattr(decides, "__module__", None) or "").partition(".")[0]

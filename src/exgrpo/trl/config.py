@@ -301,8 +301,8 @@ class ExGRPOConfig(GRPOConfig):
         if not isinstance(given, dict):
             raise ConfigurationError(f"generation_kwargs must be a dictionary, but is {given!r}.")
         for name, value in given.items():
-            option = GENERATION_OPTIONS.get(name, name)
-            if name in GENERATION_OPTIONS and value != getattr(self, option):
+            option = GENERATION_OPTIONS.get(name)
+            if option is not None and value != getattr(self, option):
                 raise ConfigurationError(
                     f"generation_kwargs has {name}={value!r}, but {option}={getattr(self, option)!r}: completions would be "
                     f"sampled under one and scored under the other. Set {option}={value!r} instead, and leave it out of "

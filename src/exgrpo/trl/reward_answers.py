@@ -10,7 +10,7 @@ from torch import nn
 from ..errors import ConfigurationError
 
 
-def rewards_of(name: str, answer: Any, completions: int) -> list[Any]:
+def rewards_in(name: str, answer: Any, completions: int) -> list[Any]:
     """The answer of a reward function as one value a completion, each a number or None.
 
     Raises:
@@ -39,12 +39,12 @@ def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
 
         async def wait(**given: Any) -> list[Any]:
-            return rewards_of(name, await function(**given), len(given["prompts"]))
+            return rewards_in(name, await function(**given), len(given["prompts"]))
 
         return wait
 
     def call(**given: Any) -> list[Any]:
-        return rewards_of(name, function(**given), len(given["prompts"]))
+        return rewards_in(name, function(**given), len(given["prompts"]))
 
     return call
 

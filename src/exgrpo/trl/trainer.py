@@ -362,7 +362,8 @@ class ExGRPOTrainer(MixedLossTrainer):
         generation = self._in_training()
         if generation is not None and generation.rewards is not None:
             return generation.rewards
-        functions, self.reward_funcs = self.reward_funcs, checked(self.reward_funcs, self.reward_func_names)
+        functions = list(self.reward_funcs)
+        self.reward_funcs: list[Any] = checked(functions, self.reward_func_names)
         try:
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         finally:
