@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 
 from ..experience.trajectory import Scores, Trajectory
 
 POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "positions_embed")
 """Modules of absolute positions, where a model cannot be asked."""
+SPARE = 8
+"""Entries of a table of positions, at most, that are for no token."""
 PROBED = 16
 """Tokens of the prompt, and of the padding before it, by which a model is asked."""
 ROUNDING = 0.02
@@ -133,6 +135,15 @@ def has_absolute_positions(trainer: Any, prompt_ids: Sequence[int]) -> bool:
     logps, moved = (output.logits.float().log_softmax(-1) for output in (alone, shifted))
     is_exact = all(p.dtype in (torch.float32, torch.float64) for p in model.parameters())
     return bool((moved[:, lead:] - logps).abs().mean() > (TOLERANCE if is_exact else HALF_TOLERANCE))
+
+
+def has_table_of_positions(model: nn.Module, positions: int | None) -> bool:
+    """Whether a model looks its positions up in an embedding, which has none beyond its last."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    tokens = model.get_input_embeddings()  # type: ignore[operator]
+    return positions is not None and any(
+        table is not tokens and positions <= table.num_embeddings <= positions + SPARE for table in tables
+    )
 
 
 def positions_of(model: Any) -> int | None:

@@ -42,7 +42,7 @@ from .processes import on_main
 from .questions import QuestionTable
 from .reward_answers import checked
 from .rows import skips_rows
-from .scoring import has_absolute_positions, measure, positions_of
+from .scoring import has_absolute_positions, has_table_of_positions, measure, positions_of
 from .timing import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class ExGRPOTrainer(MixedLossTrainer):
         self._has_absolute_positions = on_main(self.accelerator, lambda: has_absolute_positions(self, prompt))
         checks.check_lengths(
             self.questions.prompt_lengths, self.questions.row_of_question, self._positions, config.max_completion_length,
-            self._has_absolute_positions,
+            self._has_absolute_positions or has_table_of_positions(self.model, self._positions),
         )  # fmt: skip
         self._vocabulary = vocabulary_of(self.accelerator.unwrap_model(self.model))
         if main:
