@@ -83,6 +83,8 @@ def config(tmp_path, cls=ExGRPOConfig, **options):
         learning_rate=1e-3, max_steps=4, logging_steps=1, report_to=[], use_cpu=True, bf16=False,
         gradient_checkpointing=False, save_strategy="no", disable_tqdm=True, seed=7, lr_scheduler_type="constant",
     )  # fmt: skip
+    if cls is ExGRPOConfig and options.get("preset", "exgrpo") == "exgrpo" and options.get("start_pass_at_1") != 0:
+        defaults["start_completions"] = 1  # the gate is judged by the latest generation alone
     if cls is GRPOConfig:
         defaults |= dict(loss_type="dr_grpo", scale_rewards="none", disable_dropout=True)
     return cls(**{**defaults, **options})

@@ -247,7 +247,7 @@ def test_a_reward_function_that_returns_something_else(tmp_path, preset, asynchr
         h.config(tmp_path, preset=preset, max_steps=1, per_device_train_batch_size=8), h.questions(8),
         reward=slow_scores if asynchronous else scores, script=lambda generation, question, member: f"a{member}$",
     )  # fmt: skip
-    with pytest.raises(ValueError, match="scores' must return a list .* each of the 8 .*but returned dict {0: 1"):
+    with pytest.raises(ValueError, match=r"scores' must return a list .* each of the 8 .*but returned dict \{0: 1"):
         trainer.train()
     if trainer.planner is not None:
         assert (len(trainer.planner.buffer), trainer.planner.buffer.num_retired) == (0, 0)
