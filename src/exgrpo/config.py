@@ -77,7 +77,8 @@ class ReplayConfig:
     replay_share: float = _option(
         0.5,
         "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing that many trajectories are "
-        "added. Used by `share`, `prompt` and `added` mixing.",
+        "added. Of a batch that is too small for one, rho times its questions is the probability that one is replayed. Used "
+        "by `share`, `prompt` and `added` mixing.",
     )
     replay_probability: float = _option(0.3, "Probability that a generation is a replay, for `coin` mixing.")
     replays_per_group: int = _option(
@@ -160,8 +161,13 @@ class ReplayConfig:
 
     start_pass_at_1: float = _option(
         0.35,
-        "Replay starts once the mean correctness of the fresh completions of a step exceeds this; 0 opens the gate at "
-        "once. Experience is collected before.",
+        "Replay starts once the mean correctness of the latest `start_completions` fresh completions exceeds this; 0 opens "
+        "the gate at once. Experience is collected before.",
+    )
+    start_completions: int = _option(
+        256,
+        "Scorable fresh completions that `start_pass_at_1` is judged over: those of the latest generations that together hold "
+        "at least as many. Before, the gate is closed.",
     )
     start_step: int = _option(0, "Replay starts at this optimizer step at the earliest.")
     start_epoch: float = _option(0.0, "Replay starts after this many epochs at the earliest.")
@@ -268,6 +274,7 @@ class ReplayConfig:
             ("difficulty_window", 1),
             ("max_entropy_age", 0),
             ("entropy_candidates", 1),
+            ("start_completions", 1),
             ("start_step", 0),
             ("start_size", 0),
             ("review_every", 0),

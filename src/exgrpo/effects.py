@@ -68,6 +68,7 @@ HOLDS: dict[str, Holds] = {
     "entropy_candidates": lambda r, o: _measures(r, o) and r.entropy_refresh == "lazy",
     "min_quality": lambda r, o: r.admission not in ("correct", "all", "single_success"),
     "success_weight": lambda r, o: r.uses_quality,
+    "start_completions": lambda r, o: r.start_pass_at_1 > 0,
     "retirement_threshold": lambda r, o: r.retirement not in ("solved", "never"),
     "retired_in_stream": lambda r, o: r.retirement != "never",
     "review_every": lambda r, o: r.retirement != "never",

@@ -54,7 +54,7 @@ def log(tmp_path_factory):
 
 def pool_of(preset="exgrpo", sizes=SIZES, earlier=0, k=8, **options) -> Pool:
     pool = made_up(resolve(preset, **options)[0], k, sizes, earlier, 100, 0)
-    with_everything_open(pool.planner)
+    with_everything_open(pool.planner, 8, 0.0)
     with pool.unmeasured():
         pool.planner.plan(8, 100, 0.0, pool.score)
     return pool
@@ -391,9 +391,9 @@ def test_a_closed_gate_says_what_it_needs_and_the_rest_is_shown(say):
         r"^  gate +closed: epoch 3.00 < 5; 720 trajectories stored, must be more than 1000$", text, re.MULTILINE
     )
     assert "if it were open" in text
-    assert "With probability 0.3 a step replays 16 of 16 questions" in text
+    assert "With probability 0.3: 16 of 16 questions are replayed" in text
     found = say("--pass_at_1", 0.2, *SMALL, "--json")
-    assert found["gate"] == {"open": False, "why": "gate closed: Pass@1 0.20, must exceed 0.35"}
+    assert found["gate"] == {"open": False, "why": "gate closed: Pass@1 0.20 over 256 completions, must exceed 0.35"}
     assert found["replay"]["replayed"] == 8
 
 
@@ -404,8 +404,17 @@ def test_schedules_follow_the_epoch(say):
     assert wanted == [4, 6, 8, 11]  # floor of .3, .4, .5, .7 of 16
 
 
+@pytest.mark.parametrize("preset", ["exgrpo", "prompt-replay", "rehearsal"])
+def test_less_than_a_question_a_step_is_a_coin(preset, say):
+    options = ("--preset", preset, "--replay_share", 0.05, *SMALL)
+    assert "With probability 0.8: " in say(*options)
+    found = say(*options, "--json")["replay"]
+    assert (found["probability"], found["wanted"], found["replayed"]) == (0.8, 1, 1.0)
+    assert say("--replay_share", 0.05, *SMALL, "--batch", 20, "--json")["replay"]["probability"] is None
+
+
 def test_an_idle_replay_says_why(say):
-    assert "None: replay_share 0.05 of 16 questions is less than one." in say("--replay_share", 0.05, *SMALL)
+    assert "None: replay_share is 0." in say("--replay_share", 0, *SMALL)
     assert "None: no replayable question stored." in say("--pool", "0:5,8:5", "--batch", 4)
 
 

@@ -32,6 +32,7 @@ OPTIONS = {
     "eviction": ["oldest", "highest_entropy", "lowest_quality", "quality_tiers"],
     "capacity": [25, 1000, 4],
     "start_pass_at_1": [0.0, 0.0, 0.5],
+    "start_completions": [1, 9, 40],
     "logp_dtype": ["float32", "float16"],
 }  # fmt: skip
 

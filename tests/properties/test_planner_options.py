@@ -61,6 +61,7 @@ OPTIONS = {
     "capacity": st.sampled_from([1000, 1000, 1000, 15, 3, 0]),
     "capacity_per_question": st.sampled_from([1, 3, 8]),
     "start_pass_at_1": st.sampled_from([0.0, 0.0, 0.4]),
+    "start_completions": st.sampled_from([1, 20]),
     "start_size": st.sampled_from([0, 0, 5]),
     "store_truncated": st.booleans(),
     "logp_dtype": st.sampled_from(["float32", "float16"]),

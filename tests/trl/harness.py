@@ -85,6 +85,8 @@ def config(tmp_path, cls=ExGRPOConfig, **options):
     )  # fmt: skip
     if cls is ExGRPOConfig:
         defaults |= dict(replay_metrics="all")
+    if cls is ExGRPOConfig and options.get("preset", "exgrpo") == "exgrpo" and options.get("start_pass_at_1") != 0:
+        defaults["start_completions"] = 1  # the gate is judged by the latest generation alone
     if cls is GRPOConfig:
         defaults |= dict(loss_type="dr_grpo", scale_rewards="none", disable_dropout=True)
     return cls(**{**defaults, **options})

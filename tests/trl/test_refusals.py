@@ -1,9 +1,12 @@
 """What cannot work is refused by name, before a model is loaded, with what to set instead."""
 
 import inspect
+import re
 
 import harness as h
+import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 
 from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError, HostVersionError
@@ -48,12 +51,26 @@ def build(tmp_path, dataset=None, reward=h.right_reward, args=None, options=None
         ({"sigma": 0.0}, "sigma must be a number in (0"),
         ({"correction": "clipped"}, "one of 'shaped', 'clip', 'truncated', 'none'"),
         ({"max_generated_tokens": 0}, "max_generated_tokens must be at least 1"),
+        ({"generation_kwargs": {"num_return_sequences": 4}}, "Set num_generations"),
+        ({"generation_kwargs": {"temperature": 0.5}, "preset": "on-policy"}, "Set temperature=0.5 instead"),
+        ({"generation_kwargs": '{"top_k": 5}'}, "generation_kwargs has top_k=5, but top_k=0"),
+        ({"generation_kwargs": {"max_new_tokens": 99}}, "but max_completion_length=12"),
+        ({"generation_kwargs": {"stop_strings": ["1"]}}, "gets no tokenizer"),
+        ({"generation_kwargs": {"do_sample": False}}, "must be sampled"),
     ],
 )
 def test_options(tmp_path, options, says):
     with pytest.raises(ConfigurationError) as error:
         h.config(tmp_path, **options)
     assert says in str(error.value)
+
+
+def test_what_generation_may_be_told(tmp_path):
+    h.config(
+        tmp_path,
+        temperature=0.5,
+        generation_kwargs={"temperature": 0.5, "num_return_sequences": 1, "no_repeat_ngram_size": 9},
+    )
 
 
 def test_what_is_refused_with_replay_works_without(tmp_path):
@@ -71,9 +88,11 @@ def test_batch_arithmetic_names_the_nearest_values(tmp_path):
     assert "a product of 16 or 20, or num_generations to one of [2, 3, 6, 9, 18]" in message
 
 
-def test_fewer_questions_than_a_generation_takes(tmp_path):
+@pytest.mark.parametrize("preset", ["exgrpo", "on-policy", "positive-weight"])
+def test_fewer_questions_than_a_generation_takes(tmp_path, preset):
+    """The host would train 0 steps."""
     with pytest.raises(DatasetError, match="has 7 rows, but one generation takes 8 questions"):
-        build(tmp_path, h.questions(7))
+        build(tmp_path, h.questions(7), options={"preset": preset})
 
 
 @pytest.mark.parametrize(
@@ -107,9 +126,152 @@ def test_a_plain_grpo_config(tmp_path):
         build(tmp_path, args=h.config(tmp_path, GRPOConfig))
 
 
-def test_an_unknown_correctness_function(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"correctness_function='other' is none of .*\['right_reward'\]"):
-        h.trainer(h.config(tmp_path, correctness_function="other"), h.questions(16))
+def test_the_function_that_decides(tmp_path):
+    from trl.rewards import think_format_reward
+
+    from exgrpo.rewards import numeric_reward
+
+    for functions, options, says in (
+        (h.right_reward, {"correctness_function": "other"}, r"'other' is none of .*\['right_reward'\]"),
+        (
+            [h.right_reward, h.right_reward],
+            {"correctness_function": "right_reward"},
+            "is the name of 2 reward functions. Give each a name of its own",
+        ),
+        (numeric_reward, {"correctness_threshold": 1.0}, "'numeric_reward' gives at most 1.*threshold below 1"),
+        (think_format_reward, {"correctness_threshold": 1.5, "preset": "on-policy"}, "gives at most 1"),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            build(tmp_path, h.questions(16).rename_column("right", "answer").add_column("right", [""] * 16),
+                  functions, options=options)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_said_of_reward_functions_at_start(tmp_path, caplog):
+    trainer = h.trainer(
+        h.config(tmp_path, correctness_threshold=1.0, max_steps=1, per_device_train_batch_size=8),
+        h.questions(8),
+        reward=[h.right_reward, h.right_reward],
+        script=lambda generation, question, member: f"a{member}$",
+    )
+    assert "Several reward functions are called 'right_reward': their figures are logged as one" in caplog.text
+    trainer.train()
+    assert caplog.text.count("Completions with a reward of 1 count as wrong: that is correctness_threshold") == 1
+
+
+def test_a_trainer_that_does_not_replay(tmp_path):
+    for preset in ("exgrpo", "positive-weight"):
+        with pytest.raises(ConfigurationError, match=r"Replace GRPOTrainer\(...\) by exgrpo.trl.ExGRPOTrainer"):
+            h.trainer(h.config(tmp_path, preset=preset), h.questions(16), cls=GRPOTrainer)
+    h.trainer(h.config(tmp_path, preset="on-policy"), h.questions(16), cls=GRPOTrainer)
+
+
+@pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
+def test_nothing_to_train(tmp_path, preset):
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    get_peft_model(h.tiny_model(), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    for trainable in (False, True):
+        model = PeftModel.from_pretrained(h.tiny_model(), tmp_path / "adapter", is_trainable=trainable)
+        if trainable:
+            h.trainer(h.config(tmp_path, preset=preset), h.questions(16), model=model)
+            continue
+        with pytest.raises(ConfigurationError, match=r"no parameter of the model is trainable .*is_trainable=True"):
+            h.trainer(h.config(tmp_path, preset=preset), h.questions(16), model=model)
+
+
+@pytest.mark.parametrize(
+    ("learned", "length", "completion", "error", "says"),
+    [
+        (True, 128, 4, DatasetError, "prompt of row 2 .* has 128 tokens, but the model has 128 positions .*1 prompts leave"),
+        (False, 300, 4, DatasetError, "has 300 tokens, but the model has 256 positions"),
+        (True, 120, 9, ConfigurationError, "max_completion_length=9 that is more than the 128 .*to at most 8, or leave"),
+        (True, 120, 8, None, ""),
+        (False, 250, 9, None, "Beyond the context that the model was made for: .*to at most 6"),
+        (False, 247, 9, None, ""),
+    ],
+)  # fmt: skip
+def test_prompts_beyond_the_models_positions(tmp_path, caplog, learned, length, completion, error, says):
+    rows = h.questions(16).to_list()
+    rows[2]["prompt"] = "q" * length
+    given = h.config(tmp_path, max_completion_length=completion), Dataset.from_list(rows), h.tiny_model(0, learned)
+    if error is not None:
+        with pytest.raises(error, match=says):
+            h.trainer(*given)
+        return
+    h.trainer(*given)
+    assert re.search(says or "^(?!.*Beyond)", caplog.text)
+
+
+def test_a_prompt_beyond_the_models_positions_without_replay(tmp_path):
+    dataset = Dataset.from_list([{"prompt": "q" * 128, "right": ""}] * 8)
+    trainer = h.trainer(h.config(tmp_path, preset="on-policy"), dataset, h.tiny_model(0, True))
+    with pytest.raises(DatasetError, match="a prompt has 128 tokens, but the model has 128 positions"):
+        trainer.train()
+
+
+ANSWERS = {
+    "dictionary": lambda n: dict.fromkeys(range(n), 1.0), "nothing": lambda n: None, "number": lambda n: 1.0,
+    "text": lambda n: "1" * n, "texts": lambda n: ["1.0"] * n, "matrix": lambda n: torch.ones(n, 2),
+    "column": lambda n: np.ones((n, 1)), "scalar": lambda n: np.array(1.0), "short": lambda n: [1.0] * (n - 1),
+    "long": lambda n: [1.0] * (n + 1), "lists": lambda n: [[1.0]] * n, "complex": lambda n: [1j] * n,
+    "huge": lambda n: [10**400] * n,
+}  # fmt: skip
+RIGHT_ANSWERS = {
+    "tensor": lambda n: torch.ones(n), "array": lambda n: np.ones(n, np.float16), "integers": lambda n: [1] * n,
+    "tuple": lambda n: (1.0,) * n, "scalars": lambda n: [np.float32(1), torch.tensor(1.0), True, None] * (n // 4),
+    "generator": lambda n: (1.0 for _ in range(n)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *RIGHT_ANSWERS])
+def test_what_a_reward_function_may_return(name):
+    from exgrpo.trl.reward_answers import rewards_in
+
+    if name in RIGHT_ANSWERS:
+        assert len(rewards_in("scores", RIGHT_ANSWERS[name](8), 8)) == 8
+        return
+    with pytest.raises(ValueError, match="'scores' must return a list with one value for each of the 8 completions"):
+        rewards_in("scores", ANSWERS[name](8), 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "asynchronous"), [("exgrpo", False), ("exgrpo", True), ("on-policy", False)])
+def test_a_reward_function_that_returns_something_else(tmp_path, preset, asynchronous):
+    """Nothing is stored, and no question retires, because of an answer that cannot be read."""
+
+    def scores(prompts, completions, **columns):
+        return dict.fromkeys(range(len(prompts)), 1.0)
+
+    async def slow_scores(prompts, completions, **columns):
+        return scores(prompts, completions)
+
+    trainer = h.trainer(
+        h.config(tmp_path, preset=preset, max_steps=1, per_device_train_batch_size=8), h.questions(8),
+        reward=slow_scores if asynchronous else scores, script=lambda generation, question, member: f"a{member}$",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"scores' must return a list .* each of the 8 .*but returned dict \{0: 1"):
+        trainer.train()
+    if trainer.planner is not None:
+        assert (len(trainer.planner.buffer), trainer.planner.buffer.num_retired) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
+def test_no_token_to_train_on(tmp_path, caplog, preset):
+    options = {} if preset == "on-policy" else {"store_truncated": False}
+    trainer = h.trainer(
+        h.config(tmp_path, preset=preset, mask_truncated_completions=True, max_steps=4, **options), h.questions(16),
+        script=lambda generation, question, member: f"a{member}" + "$" * (generation == 2),
+    )  # fmt: skip
+    trainer.train()
+    says = "every completion of the generation was cut at max_completion_length=12.*Set max_completion_length higher"
+    steps = [
+        re.match(r"No token to train on at step (\d)", r.message)[1]
+        for r in caplog.records
+        if re.search(says, r.message)
+    ]
+    assert steps == ["0", "3"]
 
 
 def test_dropout(tmp_path):
@@ -126,14 +288,6 @@ def test_dropout(tmp_path):
         ConfigurationError, match=r"layers\.1\.self_attn has attention_dropout=0\.1, which disable_dropout"
     ):
         h.trainer(h.config(tmp_path), h.questions(16), model=model)
-
-
-def test_a_share_that_never_gives_a_question(tmp_path):
-    with pytest.raises(
-        ConfigurationError, match=r"replay_share=0\.1 of 8 .* at least 0\.125, or take at least 10 questions"
-    ):
-        build(tmp_path, options={"replay_share": 0.1})
-    h.trainer(h.config(tmp_path, replay_share=0.0), h.questions(16))
 
 
 def test_processes_with_other_questions():

@@ -97,6 +97,9 @@ CASES = {
     "on-policy": dict(preset="on-policy"),
     "positive-weight, groups scaled": dict(preset="positive-weight", scale_rewards="group"),
     "gate closed until late": dict(start_step=5),
+    "a gate over several generations, a coin": dict(
+        start_pass_at_1=0.01, start_completions=20, per_device_train_batch_size=4, replay_share=0.7
+    ),
     "float16": dict(logp_dtype="float16"),
     "evictions": dict(capacity=6, capacity_per_question=2, eviction="highest_entropy"),
     "a mid block: generations over four steps": dict(

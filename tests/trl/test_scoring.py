@@ -3,6 +3,15 @@
 import harness as h
 import numpy as np
 import pytest
+import torch
+from transformers import (
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    OPTConfig,
+    OPTForCausalLM,
+    XGLMConfig,
+    XGLMForCausalLM,
+)
 
 from exgrpo.experience import Trajectory
 from exgrpo.trl.scoring import measure
@@ -47,6 +56,47 @@ def test_score_equals_the_score_alone(tmp_path, learned_positions, batch, temper
     np.testing.assert_allclose(measured(range(13)), expected, rtol=1e-4, atol=2e-5)
     order = rng.permutation(13)
     np.testing.assert_allclose(measured(order), [expected[i] for i in order], rtol=1e-4, atol=2e-5)
+
+
+def model_of(kind: str):
+    """A tiny model, and whether padding before a prompt shifts its positions."""
+    common = dict(vocab_size=48, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    torch.manual_seed(3)
+    if kind == "openai-gpt":
+        config = OpenAIGPTConfig(n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.2, resid_pdrop=0.0,
+                                 embd_pdrop=0.0, attn_pdrop=0.0, **common)  # fmt: skip
+        return OpenAIGPTLMHeadModel(config), True
+    if kind in ("xglm", "opt"):
+        kinds = {"xglm": (XGLMConfig, XGLMForCausalLM), "opt": (OPTConfig, OPTForCausalLM)}
+        sizes = {
+            "xglm": dict(d_model=32, num_layers=2, attention_heads=2),
+            "opt": dict(hidden_size=32, word_embed_proj_dim=32, num_hidden_layers=2, num_attention_heads=2),
+        }
+        config = kinds[kind][0](max_position_embeddings=64, ffn_dim=64, init_std=0.2, dropout=0.0, attention_dropout=0.0,
+                                activation_dropout=0.0, layerdrop=0.0, **sizes[kind], **common)  # fmt: skip
+        return kinds[kind][1](config), kind == "xglm"
+    return h.tiny_model(3, kind == "gpt2"), kind == "gpt2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["openai-gpt", "xglm", "opt", "gpt2", "llama"])
+def test_stored_log_probs_are_those_of_the_sequence_alone(tmp_path, kind):
+    """Whatever padding stands before a prompt, and however a model counts it: asked at start, not told by a name."""
+    model, shifts = model_of(kind)
+    args = h.config(tmp_path, max_steps=1, learning_rate=0.0, start_pass_at_1=0.0)
+    trainer = h.trainer(
+        args, h.questions(16, width=9), model=model,
+        script=lambda generation, prompt, member: f"a{prompt[1 : prompt.index('=')]}$" if member < 1 else "zz$",
+    )  # fmt: skip
+    assert trainer._has_absolute_positions == shifts
+    trainer.train()
+    buffer = trainer.planner.buffer
+    stored = [buffer.get(int(slot)) for slot in buffer.live_slots()]
+    assert len(stored) == 8
+    for trajectory in stored:
+        prompt = trainer.questions.prompt_ids(trajectory.question)
+        alone, _ = h.score_alone(model.eval(), prompt, trajectory.completion_ids.tolist())
+        np.testing.assert_allclose(trajectory.behaviour_logps, alone, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("refresh", ["lazy", "exact"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from exgrpo.experience.events import Admitted, Evicted, Observed, Replayed, Retired
+from exgrpo.experience.events import Admitted, Evicted, Observed, Planned, Replayed, Retired
 
 
 def number(prompt: str) -> int:
@@ -188,21 +188,58 @@ def test_unscorable_completions_count_neither_way(tmp_path):
     assert logs[0]["fresh/pass_at_1"] == 1.0
 
 
-@pytest.mark.parametrize("value", [0.3, 1.0])
-def test_groups_without_variance_have_advantage_zero(tmp_path, value):
-    seen = []
+def constant(value):
+    """A reward function that says the same of every completion."""
+    return lambda prompts, completions, **columns: [value] * len(completions)
 
-    class Watching(h.ExGRPOTrainer):
-        def _compute_loss(self, model, inputs):
-            seen.append(inputs["advantages"].clone())
-            return super()._compute_loss(model, inputs)
 
-    def reward(prompts, completions, right, **kwargs):
-        return [value] * len(completions)
+def by_turns(first, second):
+    """One that says the one and the other by turns."""
+    return lambda prompts, completions, **columns: [first, second] * (len(completions) // 2)
 
-    args = h.config(tmp_path, max_steps=2, correctness_threshold=2.0)
-    h.trainer(args, h.questions(16), reward=[reward], cls=Watching).train()
-    assert all((advantages == 0).all() for advantages in seen)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["none", "group"])
+@pytest.mark.parametrize("preset", ["exgrpo", "on-policy", "positive-weight", "rescue", "rehearsal"])
+def test_groups_without_variance_have_advantage_zero(tmp_path, preset, scale):
+    """Float noise is no variance: 8 times .95 have another mean, and .05 + .3 is not .35 + 0."""
+    for rewards, noisy in (
+        ([constant(0.95)], True),
+        ([by_turns(0.05, 0.35), by_turns(0.3, 0.0)], True),
+        ([by_turns(0.35, 0.350001)], False),
+    ):
+        args = h.config(
+            tmp_path, preset=preset, scale_rewards=scale, max_steps=2, correctness_threshold=2.0, num_generations=8,
+            experience_log="none",
+        )  # fmt: skip
+        trainer = h.trainer(args, h.questions(16), reward=rewards, script=lambda g, p, member: f"z{member}$")
+        before = [parameter.clone() for parameter in trainer.model.parameters()]
+        trainer.train()
+        same = all((a == b).all() for a, b in zip(before, trainer.model.parameters(), strict=True))
+        zero = [log["frac_reward_zero_std"] for log in trainer.state.log_history if "loss" in log]
+        assert same == noisy
+        assert zero == [float(noisy)] * 2
+
+
+@pytest.mark.slow
+def test_a_generation_of_one_question(tmp_path):
+    """TRL's own batch: 8 completions in all, of one question. A coin says when it is a replayed one."""
+    args = h.config(
+        tmp_path, per_device_train_batch_size=8, num_generations=8, max_steps=24, start_pass_at_1=0.0, save_strategy="no",
+    )  # fmt: skip
+    trainer = h.trainer(
+        args, h.questions(8), script=lambda g, p, member: f"{'abcd'[member % 4]}{number(p)}$" * (member < 4) or "z$"
+    )
+    trainer.train()
+    plans = trainer.events.of(Planned)
+    assert [plan.questions for plan in plans] == [1] * 24
+    assert {plan.replayed for plan in plans} == {0, 1}
+    assert {plan.idle for plan in plans[1:] if not plan.replayed} == {
+        "on-policy by the coin: replay_share 0.5 of 1 questions is one with probability 0.5"
+    }
+    assert len(trainer.events.of(Replayed)) == sum(plan.replayed for plan in plans)
+    assert {e.scorable for e in trainer.events.of(Observed) if e.replayed} == {7}
+    assert {log["replay/share"] for log in trainer.state.log_history if "replay/share" in log} == {0.0, 1.0}
 
 
 def test_a_threshold_or_a_named_function_decides(tmp_path):
@@ -268,12 +305,36 @@ def test_gate_opens_one_step_after_pass_at_1_exceeds_it_and_stays_open(tmp_path)
     assert trainer.idle_reason is None
 
 
+def test_the_gate_is_judged_over_several_generations(tmp_path):
+    """One lucky batch does not open it, and no batch does before there are as many completions."""
+    rates = [3, 1, 0, 1, 2, 2, 0]
+
+    def script(generation, prompt, member):
+        return f"{'abcd'[member]}{number(prompt)}$" if member < rates[generation] else "z$"
+
+    args = h.config(tmp_path, max_steps=7, start_pass_at_1=0.35, start_completions=90)
+    trainer = h.trainer(args, h.questions(80), script=script)
+    trainer.train()
+    said = [plan.idle for plan in trainer.events.of(Planned)]
+    assert [text and text.removeprefix("gate closed: Pass@1 ") for text in said] == [
+        "must exceed 0.35 over 90 completions, so far none",
+        "must exceed 0.35 over 90 completions, so far 0.75 over 32",
+        "must exceed 0.35 over 90 completions, so far 0.50 over 64",
+        "0.33 over 96 completions, must exceed 0.35",
+        "0.17 over 96 completions, must exceed 0.35",
+        "0.25 over 96 completions, must exceed 0.35",
+        None,  # 5 of 12
+    ]
+
+
 def test_idle_replay_says_why(tmp_path, caplog):
     trainer = h.trainer(h.config(tmp_path, max_steps=3), h.questions(16), script=lambda g, p, m: "z$")
     trainer.train()
-    assert trainer.idle_reason == "gate closed: Pass@1 0.00, must exceed 0.35"
+    assert trainer.idle_reason == "gate closed: Pass@1 0.00 over 32 completions, must exceed 0.35"
     said = [record.getMessage() for record in caplog.records if "idle" in record.getMessage()]
-    assert said == ["Replay is idle at step 0: gate closed: Pass@1 not measured yet, must exceed 0.35."]  # once a kind
+    assert said == [
+        "Replay is idle at step 0: gate closed: Pass@1 must exceed 0.35 over 1 completions, so far none."
+    ]  # once a kind
     trainer = h.trainer(h.config(tmp_path, max_steps=3, start_pass_at_1=0.0), h.questions(16), script=mixed)
     trainer.train()
     assert "Replay is idle at step 0: no replayable question stored." in caplog.text

@@ -31,7 +31,8 @@ _BAD = [
     (("start_epoch",), [*NOT_A_NUMBER, -0.5]),
     (("max_entropy_age", "start_step", "capacity", "start_size", "review_every", "max_age", "max_uses", "cooldown"),
      [*NOT_AN_INTEGER, -1]),
-    (("entropy_candidates", "capacity_per_question", "replays_per_group", "difficulty_window"), [*NOT_AN_INTEGER, 0, -1]),
+    (("entropy_candidates", "capacity_per_question", "replays_per_group", "difficulty_window", "start_completions"),
+     [*NOT_AN_INTEGER, 0, -1]),
 ]  # fmt: skip
 BAD = {name: values for names, values in _BAD for name in names}
 GOOD = {
@@ -85,6 +86,7 @@ GOOD = {
     "max_entropy_age": [0, 10**6],
     "entropy_candidates": [1, 8],
     "start_pass_at_1": [0, 0.99],
+    "start_completions": [1, 256],
     "start_step": [0, 500],
     "start_epoch": [0, 0.5, 10],
     "retirement": ["solved", "threshold", "never"],

@@ -248,8 +248,24 @@ def test_the_coin_follows_the_curriculum():
 
 def test_a_share_of_none_says_so():
     lab = filled(schedule="curriculum", on_policy_start=1.0)
-    assert lab.plan(4).idle == "replay_share 0 of 4 questions is less than one"
+    assert lab.plan(4).idle == "replay_share is 0"
     assert lab.plan(10, epoch=1.0).num_replayed == 1
+
+
+@pytest.mark.parametrize("mixing", ["share", "added", "prompt"])
+def test_less_than_one_question_is_a_coin(mixing):
+    """[ALGORITHM: n = floor(rho B)] would be 0 for good; rho B is then how often one question is replayed."""
+    plans = [filled(mixing=mixing, replay_share=0.3, seed=seed).plan(1) for seed in range(400)]
+    assert {plan.num_replayed for plan in plans} == {0, 1}
+    assert abs(sum(plan.num_replayed for plan in plans) / 400 - 0.3) < 0.1
+    assert {plan.idle for plan in plans} == {
+        None, "on-policy by the coin: replay_share 0.3 of 1 questions is one with probability 0.3"
+    }  # fmt: skip
+    lab = filled(mixing=mixing, replay_share=0.3)
+    assert {lab.plan(3).num_replayed for _ in range(50)} == {0, 1}  # with probability 0.9
+    assert {lab.plan(4).num_replayed for _ in range(50)} == {1}  # floor(1.2)
+    again = filled(mixing=mixing, replay_share=0.3), filled(mixing=mixing, replay_share=0.3)
+    assert [again[0].plan(1).num_replayed for _ in range(30)] == [again[1].plan(1).num_replayed for _ in range(30)]
 
 
 # Gate ---------------------------------------------------------------------------------------------------------------
@@ -257,15 +273,18 @@ def test_a_share_of_none_says_so():
 
 def test_the_gate_opens_by_size_and_stays_open():
     gate = Gate(0.0, start_size=3)
-    assert gate.check(None, 0, 0.0, 3) == "gate closed: 3 trajectories stored, must be more than 3"
-    assert gate.check(None, 0, 0.0, 4) is None
-    assert gate.check(None, 0, 0.0, 0) is None
+    assert gate.check(0, 0.0, 3) == "gate closed: 3 trajectories stored, must be more than 3"
+    assert gate.check(0, 0.0, 4) is None
+    assert gate.check(0, 0.0, 0) is None
 
 
 def test_all_conditions_of_the_gate_are_named():
-    why = Gate(0.35, 10, 2.0, 100).check(0.2, 3, 0.5, 7)
+    gate = Gate(0.35, 10, 2.0, 100)
+    gate.saw(2, 10)
+    why = gate.check(3, 0.5, 7)
     assert why == (
-        "gate closed: Pass@1 0.20, must exceed 0.35; step 3 < 10; epoch 0.50 < 2; 7 trajectories stored, must be more than 100"
+        "gate closed: Pass@1 0.20 over 10 completions, must exceed 0.35; step 3 < 10; epoch 0.50 < 2; "
+        "7 trajectories stored, must be more than 100"
     )
 
 

@@ -84,7 +84,10 @@ def test_n_is_the_smaller_of_the_share_and_what_is_replayable(share, batch_size,
     for question in range(stored):
         lab.store(question, 1)
     plan = lab.plan(batch_size)
-    n = min(int(round(share * 100) * batch_size // 100), stored)
+    wanted = int(round(share * 100) * batch_size // 100)
+    n = min(wanted, stored)
+    if 0 < share * batch_size < 1 and stored and plan.num_replayed:  # by the coin
+        n = 1
     assert plan.num_replayed == len(replayed(plan)) == n
     assert plan.questions.shape == (batch_size,)
     assert len(plan.replays) == batch_size
@@ -164,27 +167,23 @@ def test_the_lowest_entropy_is_replayed():
 
 def test_idle_says_why():
     assert Lab().plan().idle == "no replayable question stored"
-    lab = Lab(replay_share=0.2)
-    lab.store(1, 1)
-    assert "0.2 of 4 questions is less than one" in lab.plan(4).idle
-    assert lab.plan(5).idle is None
     lab = Lab(start_pass_at_1=0.35)
     lab.store(1, 1)
-    assert lab.plan().idle == "gate closed: Pass@1 not measured yet, must exceed 0.35"
+    assert lab.plan().idle == "gate closed: Pass@1 must exceed 0.35 over 256 completions, so far none"
     lab = Lab(capacity=0)
     lab.store(1, 1)
     assert lab.plan().idle == "no replayable question stored"
 
 
 def test_pass_at_1_of_a_step_governs_the_next():
-    lab = Lab(questions=2, start_pass_at_1=0.35, replay_share=0.5)
+    lab = Lab(questions=2, start_pass_at_1=0.35, start_completions=16, replay_share=0.5)
     lab.store(0, 1)
     lab.store(1, 2)
     plan = lab.plan(2)
     assert plan.num_replayed == 0
     lab.observe(plan, {0: [RIGHT] * 3 + [WRONG] * 5, 1: [RIGHT] * 2 + [WRONG] * 6})  # 5 of 16
     plan = lab.plan(2)
-    assert "Pass@1 0.31, must exceed 0.35" in plan.idle
+    assert "Pass@1 0.31 over 16 completions, must exceed 0.35" in plan.idle
     lab.observe(plan, {0: [RIGHT] * 4 + [WRONG] * 4, 1: [RIGHT] * 2 + [WRONG] * 6})  # 6 of 16
     plan = lab.plan(2)
     assert plan.num_replayed == 1

@@ -79,7 +79,7 @@ def of_recipe(path: str) -> dict[str, Any]:
 
 def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
     """The experience of a run, or one that is made up."""
-    from .explain_pool import from_log, made_up, sizes_of
+    from .explain_pool import from_log, made_up, measured, sizes_of
 
     of_made_up = {
         "--pool": args.pool,
@@ -103,7 +103,7 @@ def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
         sizes = sizes_in(args.pool, k) if args.pool is not None else sizes_of(questions, args.accuracy or SHAPES[0], k)
         pool = made_up(replay, k, sizes, args.earlier or 0, step, args.seed)
     if args.pass_at_1 is not None:
-        pool.planner.pass_at_1 = args.pass_at_1
+        measured(pool.planner.gate, args.pass_at_1)
     return pool
 
 
@@ -154,7 +154,9 @@ def parser() -> argparse.ArgumentParser:
         "--epoch", type=between(0.0), default=0.0, help="epochs done, for gates and schedules (default: %(default)s)"
     )
     argument(
-        "--pass_at_1", type=between(0.0, 1.0), help="of the latest batch, for the gate (default: that of the pool)"
+        "--pass_at_1",
+        type=between(0.0, 1.0),
+        help="of the latest completions, for the gate (default: that of the pool)",
     )
     argument("--seed", type=at_least(0), default=0, help="of every draw (default: %(default)s)")
     argument(

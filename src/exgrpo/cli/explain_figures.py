@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..config import SCHEDULES, ObjectiveConfig, ReplayConfig
+from ..config import ObjectiveConfig, ReplayConfig
 from ..objective import gradient_weights, net_push
 from ..presets import PRESETS
-from ..replay import Choice
+from ..replay import BY_THE_COIN, Choice
 from .explain_draws import Rehearsals, Table
-from .explain_pool import Pool, with_everything_open
+from .explain_pool import Pool, probability_of, with_everything_open
 
 RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 PROBABILITIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
@@ -86,7 +86,7 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
     planner, buffer = pool.planner, pool.buffer
     with pool.unmeasured():
         this = planner.plan(setting.batch, pool.step, setting.epoch, pool.score)
-    closed = planner.gate.check(planner.pass_at_1, pool.step, setting.epoch, len(buffer))
+    closed = planner.gate.check(pool.step, setting.epoch, len(buffer))
     about = {
         "log": None if pool.path is None else str(pool.path), "groups": pool.groups, "by": setting.replay.difficulty,
         "seen": int((buffer.scorable > 0).sum()), "replayable": buffer.num_replayable, "retired": buffer.num_retired,
@@ -94,10 +94,11 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
         "failures": int((~buffer.column("correct")[buffer.live_slots()]).sum()),
         "pass_at_1": planner.pass_at_1, "expired": this.expired, "returned": this.returned,
     }  # fmt: skip
-    with_everything_open(planner)
+    with_everything_open(planner, setting.batch, setting.epoch)
     with pool.unmeasured():
         opened = planner.plan(setting.batch, pool.step, setting.epoch, pool.score).idle
-    idle = this.idle if closed is None and setting.replay.mixing != "coin" else opened
+    by_the_coin = (this.idle or "").startswith(BY_THE_COIN)
+    idle = this.idle if closed is None and not by_the_coin else opened
     table = Table(pool)
     rehearsals = Rehearsals(pool, table, setting.batch, setting.epoch, setting.draws)
     return {
@@ -113,9 +114,8 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
 def _form(setting: Setting, rehearsals: Rehearsals, idle: str | None) -> dict[str, Any]:
     """How stored experience enters the batch, and how much of it. `idle`: why none, though the gate is open."""
     config = setting.replay
-    probability = SCHEDULES[config.schedule](config.replay_probability, setting.epoch, config)
     return {
-        "mixing": config.mixing, "probability": probability if config.mixing == "coin" else None,
+        "mixing": config.mixing, "probability": probability_of(config, setting.batch, setting.epoch),
         "wanted": rehearsals.wanted, "replayed": rehearsals.replayed, "refused": rehearsals.refused,
         "stored_in_a_group": _or_none(rehearsals.in_a_group), "idle": idle, "plans": len(rehearsals.all),
         "exact": rehearsals.exact,

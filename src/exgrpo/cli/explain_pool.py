@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import ReplayConfig
+from ..config import SCHEDULES, ReplayConfig
 from ..experience.buffer import ExperienceBuffer
 from ..experience.log import rebuild
 from ..experience.log.rebuild import size_of
 from ..experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
-from ..replay import Choice, FreshStream, ReplayPlanner, StepPlan
+from ..replay import Choice, FreshStream, ReplayPlanner, StepPlan, expected_of
+from ..replay.gate import Gate
 from .experience_look import one_moment
 
 MEASURED = ("entropy_step", "entropy", "nll", "confidence", "confidence_variance", "drift")
@@ -187,7 +188,8 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
             right = successes[questions] if turn == 0 else np.ones_like(questions)
             _observe(planner, rng, questions, right, step - age - ALL_AGES * turn)
     fresh = ~planner.buffer.retired | config.retired_in_stream
-    planner.pass_at_1 = float(successes[fresh].sum() / (k * fresh.sum())) if fresh.any() else None
+    if fresh.any():
+        measured(planner.gate, float(successes[fresh].sum() / (k * fresh.sum())))
     planner.buffer.shrink()
     return Pool(planner, None, step, tuple(f"type {i}" for i in range(TYPES)), store, earlier + 1)
 
@@ -224,8 +226,26 @@ def _embedding(rng: np.random.Generator) -> FloatArray:
     return np.asarray(rng.normal(1.0, 0.5, DIMENSION))
 
 
-def with_everything_open(planner: Rehearsal) -> None:
-    """Plans are replays from here on: the gate is open, and a coin falls on replay."""
+def measured(gate: Gate, pass_at_1: float) -> None:
+    """The gate has seen as many completions as it asks for, of this Pass@1."""
+    gate.look_back_on([(pass_at_1 * gate.start_completions, gate.start_completions)])
+
+
+def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | None:
+    """With which a step of `batch` questions replays at all, where a coin decides that; else None."""
+    schedule = SCHEDULES[config.schedule]
+    if config.mixing == "coin":
+        return float(schedule(config.replay_probability, epoch, config))
+    if not config.replays_questions:
+        return None
+    expected = expected_of(batch, schedule(config.replay_share, epoch, config))
+    return expected if 0 < expected < 1 else None
+
+
+def with_everything_open(planner: Rehearsal, batch: int, epoch: float) -> None:
+    """Plans of `batch` questions are replays from here on: the gate is open, and a coin falls on replay."""
     planner.gate.open = True
     if planner.config.mixing == "coin":
         planner.config = replace(planner.config, replay_probability=1.0, schedule="constant")
+    elif probability_of(planner.config, batch, epoch) is not None:
+        planner.config = replace(planner.config, replay_share=min(1.0, 1.5 / batch), schedule="constant")

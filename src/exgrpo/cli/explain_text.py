@@ -93,8 +93,7 @@ def _replay(found: Row) -> None:
     members = f"{stored:.3g} of {k} completions stored, the others fresh" if stored < k else "all completions stored"
     texts = {
         "share": f"{wanted} are replayed: of each, {members}.",
-        "coin": f"With probability {replay['probability'] or 0:g} a step replays {wanted}: of each, {members}. Else it replays "
-        "none.",
+        "coin": f"{wanted} are replayed: of each, {members}.",
         "added": f"All {batch} questions are fresh; {replay['wanted']} stored completions are added, with the advantages that "
         "they had.",
         "prompt": f"{wanted} are replayed, without a trajectory: all {k} completions are fresh.",
@@ -103,7 +102,10 @@ def _replay(found: Row) -> None:
         "accuracy says.",
     }
     _head("Replay")
-    _say(texts[replay["mixing"]] if not replay["idle"] else f"None: {replay['idle']}.")
+    text = texts[replay["mixing"]]
+    if (probability := replay["probability"]) is not None:
+        text = f"With probability {probability:g}: {text} Else nothing is replayed."
+    _say(text if not replay["idle"] else f"None: {replay['idle']}.")
     short = replay["wanted"] - replay["replayed"]
     if short > 0.005 and not replay["idle"] and replay["mixing"] != "rescue":
         _say(f"{replay['replayed']:.1f} on average: there are no more that may be replayed.")

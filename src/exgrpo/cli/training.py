@@ -230,12 +230,11 @@ def check_material(settings: Settings, material: Material) -> None:
     args, model = settings.args, settings.model.model_name_or_path
     for dataset in (material.train, material.eval):
         checks.check_columns({"train_dataset": dataset, "reward_funcs": material.rewards})
-    checks.correctness_index([getattr(f, "__name__", "") for f in material.rewards], args.correctness_function)
+    checks.check_rewards({"reward_funcs": material.rewards}, args)
     if args.replay.active:
-        assert args.generation_batch_size is not None and args.num_generations is not None
-        questions = args.generation_batch_size // args.num_generations
-        checks.check_replayable({"train_dataset": material.train}, questions)
-        checks.check_share(args.replay, questions)
+        checks.check_replayable({"train_dataset": material.train})
+    assert args.generation_batch_size is not None and args.num_generations is not None
+    checks.check_rows(material.train, args.generation_batch_size // args.num_generations)
     if args.reward_weights is not None and len(args.reward_weights) != len(material.rewards):
         raise ConfigurationError(
             f"reward_weights has {len(args.reward_weights)} values, but there are {len(material.rewards)} reward functions. "

@@ -82,6 +82,30 @@ def group_advantages(
     return weight_positive(advantages, positive_weight)
 
 
+def without_noise(rewards: Tensor, tolerance: Tensor) -> Tensor:
+    """Rewards of a group that are further apart than rounding can tell are left as they are; of those that are not, each
+    becomes the lowest of them, so that rewards that were meant to be equal are.
+
+    Args:
+        rewards: (G, K), NaN where unscorable.
+        tolerance: by how much rounding may part equal ones, (G, 1).
+    """
+    ordered, order = rewards.sort(1)  # NaN last
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[:, 1:] = ~(ordered.diff(dim=1) <= tolerance)
+    places = torch.arange(rewards.size(1), device=rewards.device).expand_as(order)
+    lowest = torch.where(begins, places, 0).cummax(1).values
+    return torch.empty_like(rewards).scatter(1, order, ordered.gather(1, lowest))
+
+
+def are_alike(rewards: Tensor) -> Tensor:
+    """Of each group whether it has several scorable members whose rewards are all the same: no variance. (G, K) -> (G,)."""
+    scorable = ~rewards.isnan()
+    high = torch.where(scorable, rewards, -torch.inf).amax(1)
+    low = torch.where(scorable, rewards, torch.inf).amin(1)
+    return (high == low) & (scorable.sum(1) > 1)
+
+
 def weight_positive(advantages: Tensor, positive_weight: float) -> Tensor:
     """Positive advantages times `positive_weight`; any shape."""
     return torch.where(advantages > 0, advantages * positive_weight, advantages)

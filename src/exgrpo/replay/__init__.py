@@ -1,6 +1,8 @@
 """What is replayed, and when."""
 
-from .plan import Choice, ReplayPlanner, Rescue, StepPlan, share_of
+from .plan import BY_THE_COIN, Choice, ReplayPlanner, Rescue, StepPlan, expected_of, share_of
 from .stream import FreshStream
 
-__all__ = ["Choice", "FreshStream", "ReplayPlanner", "Rescue", "StepPlan", "share_of"]
+__all__ = [
+    "BY_THE_COIN", "Choice", "FreshStream", "ReplayPlanner", "Rescue", "StepPlan", "expected_of", "share_of",
+]  # fmt: skip

@@ -1,33 +1,75 @@
 """Delayed start: replay begins once the policy is good enough for its successes to be worth replaying
 [ExGRPO, sec. 3.3]."""
 
+from collections import deque
+from collections.abc import Iterable
+
+Counts = tuple[float, int]
+"""Of a generation: right and scorable fresh completions."""
+
 
 class Gate:
     """Opens when all given conditions hold at once, and stays open.
 
     Args:
-        start_pass_at_1: the mean correctness of the fresh completions of the previous generation must exceed this;
-            0: no such condition.
+        start_pass_at_1: the mean correctness of the latest fresh completions must exceed this; 0: no such condition.
         start_step: optimizer steps done, at least; 0: no such condition.
         start_epoch: epochs done, at least; 0: no such condition.
         start_size: more trajectories must be stored than this; 0: no such condition.
+        start_completions: how many scorable completions that mean is over, at least. Before there are as many the gate is
+            closed: a small batch is often right by luck.
+
+    Attributes:
+        recent: of the latest generations that together hold as many, the oldest first.
     """
 
-    def __init__(self, start_pass_at_1: float, start_step: int = 0, start_epoch: float = 0.0, start_size: int = 0):
+    def __init__(
+        self,
+        start_pass_at_1: float,
+        start_step: int = 0,
+        start_epoch: float = 0.0,
+        start_size: int = 0,
+        start_completions: int = 1,
+    ):
         self.start_pass_at_1 = start_pass_at_1
         self.start_step = start_step
         self.start_epoch = start_epoch
         self.start_size = start_size
+        self.start_completions = start_completions
         self.open = False
+        self.recent: deque[Counts] = deque()
 
-    def check(self, pass_at_1: float | None, step: int, epoch: float, size: int = 0) -> str | None:
+    def look_back_on(self, generations: Iterable[Counts]) -> None:
+        """Nothing but these was seen, the oldest first."""
+        self.recent.clear()
+        for right, scorable in generations:
+            self.saw(right, scorable)
+
+    def saw(self, right: float, scorable: int) -> None:
+        """What the fresh completions of a generation were worth."""
+        if not scorable:
+            return
+        self.recent.append((right, scorable))
+        while self.completions - self.recent[0][1] >= self.start_completions:
+            self.recent.popleft()
+
+    @property
+    def completions(self) -> int:
+        """Scorable ones of the latest generations."""
+        return sum(scorable for _, scorable in self.recent)
+
+    @property
+    def pass_at_1(self) -> float | None:
+        """Of the latest generations; None where nothing was scorable."""
+        return sum(right for right, _ in self.recent) / self.completions if self.recent else None
+
+    def check(self, step: int, epoch: float, size: int = 0) -> str | None:
         """Open if the conditions hold; None when open, else why not. size: trajectories stored."""
         if self.open:
             return None
         closed = []
-        if self.start_pass_at_1 > 0 and not (pass_at_1 is not None and pass_at_1 > self.start_pass_at_1):
-            came = "not measured yet" if pass_at_1 is None else f"{pass_at_1:.2f}"
-            closed.append(f"Pass@1 {came}, must exceed {self.start_pass_at_1:g}")
+        if self.start_pass_at_1 > 0 and (waits := self._waits_for_pass_at_1()):
+            closed.append(waits)
         if step < self.start_step:
             closed.append(f"step {step} < {self.start_step}")
         if epoch < self.start_epoch:
@@ -36,3 +78,12 @@ class Gate:
             closed.append(f"{size} trajectories stored, must be more than {self.start_size}")
         self.open = not closed
         return None if self.open else "gate closed: " + "; ".join(closed)
+
+    def _waits_for_pass_at_1(self) -> str | None:
+        seen, needed, mean = self.completions, self.start_completions, self.pass_at_1
+        if mean is None or seen < needed:
+            so_far = "none" if mean is None else f"{mean:.2f} over {seen}"
+            return f"Pass@1 must exceed {self.start_pass_at_1:g} over {needed} completions, so far {so_far}"
+        if mean > self.start_pass_at_1:
+            return None
+        return f"Pass@1 {mean:.2f} over {seen} completions, must exceed {self.start_pass_at_1:g}"

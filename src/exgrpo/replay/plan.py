@@ -41,10 +41,12 @@ from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
 from .answers import share as share_now
 from .gate import Gate
 from .questions import draw_questions
-from .rng import COIN, QUESTIONS, RESCUE, REVIEW, TRAJECTORIES, generator_for
+from .rng import COIN, QUESTIONS, RESCUE, REVIEW, SHARE, TRAJECTORIES, generator_for
 from .stream import FreshStream
 from .trajectories import Scorer, choose, eligible_questions
 
+BY_THE_COIN = "on-policy by the coin"
+"""How a plan's `idle` begins where a coin decided that nothing is replayed this time."""
 ROUNDS = 4
 """How often questions are drawn again in place of those whose trajectories turned out not to be eligible."""
 
@@ -150,17 +152,23 @@ class ReplayPlanner:
         self.num_generations = num_generations
         self.seed = seed
         self.listener = listener
-        self.gate = Gate(config.start_pass_at_1, config.start_step, config.start_epoch, config.start_size)
+        self.gate = Gate(
+            config.start_pass_at_1, config.start_step, config.start_epoch, config.start_size, config.start_completions
+        )
         self.buffer = ExperienceBuffer(
             stream.num_questions, num_generations, config, store, self._tell, types if config.by_problem_type else None
         )
         self.diversity = Diversity() if config.uses_quality else None
         self.generation = 0
         self.reviewed = 0
-        self.pass_at_1: float | None = None
         self._admits, self._retires, self._schedule = (
             ADMISSIONS[config.admission], RETIREMENTS[config.retirement], SCHEDULES[config.schedule],
         )  # fmt: skip
+
+    @property
+    def pass_at_1(self) -> float | None:
+        """Mean correctness of the latest fresh completions, as the gate judges it."""
+        return self.gate.pass_at_1
 
     # Before generation ------------------------------------------------------------------------------------------
 
@@ -177,7 +185,7 @@ class ReplayPlanner:
         expired = self.buffer.expire(step - self.config.max_age) if self.config.max_age else 0
         returned = self._review(generation, step)
         self.buffer.advance(step)
-        idle = self.gate.check(self.pass_at_1, step, epoch, len(self.buffer))
+        idle = self.gate.check(step, epoch, len(self.buffer))
         wanted = 0
         if idle is None and not self.buffer.num_replayable:
             idle = self._why_empty(expired)
@@ -264,8 +272,7 @@ class ReplayPlanner:
             if group.question != question:
                 raise ValueError(f"observe: group of question {group.question} where the plan has {question}")
             self._observe(plan, group)
-        if scorable := sum(group.scorable for group in seen):
-            self.pass_at_1 = sum(group.successes for group in seen) / scorable
+        self.gate.saw(sum(group.successes for group in seen), sum(group.scorable for group in seen))
 
     def _observe(self, plan: StepPlan, group: Group) -> None:
         question, buffer = group.question, self.buffer
@@ -343,12 +350,13 @@ class ReplayPlanner:
         stream = self.stream
         return PlannerState(
             self.generation, step, self.gate.open, self.pass_at_1, stream.pass_number, stream.cursor,
-            tuple(stream.deferred), generated_tokens, self.reviewed,
+            tuple(stream.deferred), generated_tokens, self.reviewed, tuple(self.gate.recent),
         )  # fmt: skip
 
     def restore(self, state: PlannerState) -> None:
         """Go on where another planner with the same questions stood; its buffer is restored apart."""
-        self.generation, self.pass_at_1, self.gate.open = state.generation, state.pass_at_1, state.gate_open
+        self.generation, self.gate.open = state.generation, state.gate_open
+        self.gate.look_back_on(state.recent)
         self.reviewed = state.reviewed
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 
@@ -361,13 +369,21 @@ class ReplayPlanner:
             probability = share_now(config.schedule, self._schedule(config.replay_probability, epoch, config))
             if generator_for(self.seed, generation, COIN).random() < probability:
                 return batch_size, None
-            return 0, f"on-policy by the coin: replay_probability is {probability:g}"
+            return 0, f"{BY_THE_COIN}: replay_probability is {probability:g}"
         if not config.replays_questions:
             return 0, None
         share = share_now(config.schedule, self._schedule(config.replay_share, epoch, config))
         if wanted := share_of(batch_size, share):
             return wanted, None
-        return 0, f"replay_share {share:g} of {batch_size} questions is less than one"
+        if not share:
+            return 0, "replay_share is 0"
+        probability = expected_of(batch_size, share)
+        if generator_for(self.seed, generation, SHARE).random() < probability:
+            return 1, None
+        return (
+            0,
+            f"{BY_THE_COIN}: replay_share {share:g} of {batch_size} questions is one with probability {probability:g}",
+        )
 
     def _why_empty(self, expired: int) -> str:
         if expired and not len(self.buffer):
@@ -461,9 +477,20 @@ class ReplayPlanner:
 
 def share_of(batch_size: int, replay_share: float) -> int:
     """floor(rho * B), in exact decimal arithmetic: 0.29 of 100 is 29, not 28."""
+    return int(_product(batch_size, replay_share))
+
+
+def expected_of(batch_size: int, replay_share: float) -> float:
+    """How many questions a generation replays on average: floor(rho * B); or, where that is 0, rho * B, with which
+    probability it replays one."""
+    product = _product(batch_size, replay_share)
+    return float(product) if product < 1 else int(product)
+
+
+def _product(batch_size: int, replay_share: float) -> Decimal:
     if not 0 <= replay_share <= 1:
         raise ConfigurationError(f"replay_share must be in [0, 1], but is {replay_share}")
-    return int(Decimal(str(replay_share)) * batch_size)
+    return Decimal(str(replay_share)) * batch_size
 
 
 def spread(n: int, batch_size: int) -> NDArray[np.int64]:

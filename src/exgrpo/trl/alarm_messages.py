@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import ReplayConfig
+from ..replay import expected_of
 
 Values = Mapping[str, float]
 """A training log, without what is not a finite number."""
@@ -23,6 +24,21 @@ def option(args: Any, name: str) -> Any:
 def lacks_trajectories(args: Any, values: Values) -> bool:
     """Whether the gate waits for more stored trajectories."""
     return values.get("replay/size", 0.0) <= option(args, "start_size") if option(args, "start_size") else False
+
+
+def has_judged(args: Any, step: int) -> bool:
+    """Whether `start_completions` can have been seen by a step."""
+    batch = getattr(args, "generation_batch_size", None)
+    if batch is None or not option(args, "start_pass_at_1"):
+        return True
+    updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
+    return bool(batch * step / updates >= option(args, "start_completions"))
+
+
+def is_by_the_coin(args: Any) -> bool:
+    """Whether a generation has less than one question to replay, so that a coin decides."""
+    batch = getattr(args, "generation_batch_size", None)
+    return batch is not None and 0 < expected_of(batch // args.num_generations, option(args, "replay_share")) < 1
 
 
 def of_collapse(
@@ -52,8 +68,9 @@ def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
     )
 
 
-def of_gate(values: Values, steps: int, args: Any, step: int) -> str:
-    """steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed."""
+def of_gate(values: Values, steps: int, args: Any, step: int, reason: str | None = None) -> str:
+    """steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed. reason: of the
+    latest generation."""
     size, needed = option(args, "start_size"), option(args, "start_pass_at_1")
     pass_at_1 = values.get("fresh/pass_at_1")
     if lacks_trajectories(args, values):
@@ -68,7 +85,7 @@ def of_gate(values: Values, steps: int, args: Any, step: int) -> str:
         advice = f"No completion was right: look at the reward function and correctness_threshold first. {advice}"
     return (
         f"Replay has not started at step {step}, and may never: for {steps} steps it waited for Pass@1 alone, which {came} and "
-        f"must exceed start_pass_at_1={needed:g}. Meanwhile this is plain GRPO. {advice}"
+        f"must exceed start_pass_at_1={needed:g}{f' ({reason})' if reason else ''}. Meanwhile this is plain GRPO. {advice}"
     )
 
 

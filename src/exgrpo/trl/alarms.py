@@ -24,7 +24,18 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
 from ..errors import ConfigurationError
-from .alarm_messages import EMPTY, Values, lacks_trajectories, of_collapse, of_ess, of_gate, of_idle, option
+from .alarm_messages import (
+    EMPTY,
+    Values,
+    has_judged,
+    is_by_the_coin,
+    lacks_trajectories,
+    of_collapse,
+    of_ess,
+    of_gate,
+    of_idle,
+    option,
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -209,13 +220,14 @@ class ReplayAlarm(TrainerCallback):
     def _waits(self, args: Any, values: Values, step: int) -> bool | None:
         """Whether the gate is closed and no more than a condition that may never hold stands in its way.
 
-        `start_step` and `start_epoch` come by themselves; so does `start_size`, as long as more is stored.
+        `start_step` and `start_epoch` come by themselves; so do `start_completions`, and `start_size` as long as more is
+        stored.
         """
         if "replay/gate_open" not in values:
             return None
         size = values.get("replay/size", 0.0)
         more, self._most_stored = size > self._most_stored, max(size, self._most_stored)
-        if values["replay/gate_open"] or step < option(args, "start_step"):
+        if values["replay/gate_open"] or step < option(args, "start_step") or not has_judged(args, step):
             return False
         if values.get("epoch", math.inf) < option(args, "start_epoch"):
             return False
@@ -233,7 +245,8 @@ class ReplayAlarm(TrainerCallback):
             return False
         if option(args, "mixing") == "rescue":
             return values["replay/size"] == 0 if "replay/size" in values else None
-        if reason is None and option(args, "mixing") in ("prompt", "coin"):  # no trajectory needed; not in this log
+        if reason is None and (option(args, "mixing") in ("prompt", "coin") or is_by_the_coin(args)):
+            # no trajectory needed; not in this log
             return False if told else None
         return None if reason is not None and reason.startswith(ON_POLICY) else True
 
@@ -247,7 +260,7 @@ class ReplayAlarm(TrainerCallback):
         if kind == "ess":
             return of_ess(values, self.ess_below, self.ess_steps, step)
         if kind == "gate":
-            return of_gate(values, self.idle_steps, args, step)
+            return of_gate(values, self.idle_steps, args, step, reason)
         return of_idle(values, self.idle_steps, reason, step)
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 from packaging.version import Version
 from torch import nn
 
-from ..config import SCHEDULES, ReplayConfig
+from ..config import ReplayConfig
 from ..effects import without_effect
 from ..errors import ConfigurationError, DatasetError, HostVersionError
 from ..experience.log import FILE_NAME, PRIVATE_NAME
 from ..experience.quality import Embedder
-from ..replay import share_of
-from ..replay.answers import share as share_now
+from ..experience.trajectory import IntArray
 from .embedding import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -82,12 +80,11 @@ def _needed_columns(function: Any) -> list[str]:
     ]
 
 
-def check_replayable(arguments: dict[str, Any], questions_per_batch: int) -> None:
+def check_replayable(arguments: dict[str, Any]) -> None:
     """What a stored trajectory cannot hold is refused by name.
 
     Args:
         arguments: what the trainer was constructed with, by name.
-        questions_per_batch: B.
     """
     for name, why in (
         ("tools", "a trajectory with tool results between its tokens cannot be stored"),
@@ -110,7 +107,11 @@ def check_replayable(arguments: dict[str, Any], questions_per_batch: int) -> Non
             f"train_dataset has a column {images.pop()!r}: trajectories with images cannot be stored. Remove the column, or "
             "set preset='on-policy'."
         )
-    if len(dataset) < questions_per_batch:
+
+
+def check_rows(dataset: Any, questions_per_batch: int) -> None:
+    """Fewer rows than a generation takes make no batch: the host would train 0 steps and call it done."""
+    if hasattr(dataset, "__len__") and len(dataset) < questions_per_batch:
         raise DatasetError(
             f"train_dataset has {len(dataset)} rows, but one generation takes {questions_per_batch} questions "
             "(per_device_train_batch_size x processes x steps_per_generation / num_generations). Lower "
@@ -118,19 +119,75 @@ def check_replayable(arguments: dict[str, Any], questions_per_batch: int) -> Non
         )
 
 
-def check_share(config: ReplayConfig, questions_per_batch: int) -> None:
-    """A replay share that never gives a whole question is refused: replay would be idle for good."""
-    if not config.replays_questions or config.mixing == "coin":
+def check_rewards(arguments: dict[str, Any], config: Any) -> None:
+    """The reward function that decides is there, is the only one of its name, and can say that a completion is right.
+
+    Args:
+        arguments: what the trainer was constructed with, by name.
+        config: an `ExGRPOConfig`.
+    """
+    functions = arguments.get("reward_funcs") or []
+    functions = functions if isinstance(functions, list) else [functions]
+    names = [str(getattr(function, "__name__", "")) for function in functions]
+    if not all(names) or not names or arguments.get("environment_factory"):  # the host names reward models
         return
-    schedule = SCHEDULES[config.schedule]
-    share = max(share_now(config.schedule, schedule(config.replay_share, float(epoch), config)) for epoch in range(100))
-    if share > 0 and share_of(questions_per_batch, share) == 0:
+    decides = functions[correctness_index(names, config.correctness_function)]
+    package = (getattr(decides, "__module__", None) or "").partition(".")[0]
+    if package in ("exgrpo", "trl") and config.correctness_threshold >= 1:
         raise ConfigurationError(
-            f"replay_share={share:g} of {questions_per_batch} questions a generation is less than one question: nothing would "
-            f"ever be replayed. Set replay_share to at least {1 / questions_per_batch:g}, or take at least "
-            f"{math.ceil(1 / share)} questions a generation: raise gradient_accumulation_steps or "
-            "per_device_train_batch_size (questions = per_device_train_batch_size x processes x steps_per_generation / "
-            "num_generations; steps_per_generation is gradient_accumulation_steps unless you set it)."
+            f"correctness_threshold={config.correctness_threshold:g}, but {decides.__name__!r} gives at most 1, and a "
+            "completion is right only above the threshold: none ever would be. Set correctness_threshold below 1, for example "
+            "0.5, or 0.99 for full marks only."
+        )
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Something can be learned."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigurationError(
+            "no parameter of the model is trainable (requires_grad). Load an adapter with "
+            "PeftModel.from_pretrained(..., is_trainable=True), or unfreeze the model."
+        )
+
+
+def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, completion: int, hard: bool) -> None:
+    """Prompts, and completions behind them, fit into the positions that a model has.
+
+    Args:
+        lengths: of the prompt of each question, in tokens, (Q,).
+        rows: of the dataset, one of each question, (Q,).
+        positions: of the model; None where they have no end.
+        completion: tokens that a completion may have.
+        hard: whether positions are absolute: there is nothing beyond the last.
+    """
+    if positions is None:
+        return
+    question = int(lengths.argmax())
+    longest, row = int(lengths[question]), int(rows[question])
+    if longest >= positions:
+        raise DatasetError(
+            f"the prompt of row {row} of train_dataset has {longest} tokens, but the model has {positions} positions for "
+            f"prompt and completion ({int((lengths >= positions).sum())} prompts leave no room). Leave such rows out with "
+            "dataset.filter, or take a model with a longer context."
+        )
+    if longest + completion > positions:
+        text = (
+            f"the prompt of row {row} of train_dataset has {longest} tokens: with max_completion_length={completion} that is "
+            f"more than the {positions} positions of the model. Set max_completion_length to at most {positions - longest}, or "
+            "leave the longest prompts out with dataset.filter."
+        )
+        if hard:
+            raise ConfigurationError(text)
+        logger.warning("Beyond the context that the model was made for: %s", text)
+
+
+def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) -> None:
+    """Prompts of a generation fit, where no table of all questions was made."""
+    longest = max(map(len, prompt_ids), default=0)
+    if positions is not None and longest >= positions:
+        raise DatasetError(
+            f"a prompt has {longest} tokens, but the model has {positions} positions for prompt and completion. Leave such "
+            "rows out with dataset.filter, or take a model with a longer context."
         )
 
 
@@ -244,6 +301,17 @@ def report_options(trainer: Any) -> None:
         )
 
 
+def report_names(trainer: Any) -> None:
+    """Reward functions of one name, on the main process."""
+    names = trainer.reward_func_names
+    if trainer.accelerator.is_main_process and (twice := sorted({name for name in names if names.count(name) > 1})):
+        logger.warning(
+            "Several reward functions are called %s: their figures are logged as one. Give each a name of its own "
+            "(function.__name__ = ...).",
+            ", ".join(map(repr, twice)),
+        )
+
+
 def report_start(trainer: Any) -> None:
     """What a user should know before the first step, once, on the main process."""
     args, questions = trainer.args, trainer.questions
@@ -308,6 +376,11 @@ def correctness_index(names: Sequence[str], chosen: str | None) -> int:
     """Which reward function decides whether a completion is right: the named one, or the first."""
     if chosen is None:
         return 0
+    if list(names).count(chosen) > 1:
+        raise ConfigurationError(
+            f"correctness_function={chosen!r} is the name of {list(names).count(chosen)} reward functions. Give each a name of "
+            "its own (function.__name__ = ...)."
+        )
     if chosen not in names:
         raise ConfigurationError(f"correctness_function={chosen!r} is none of the reward functions: {list(names)}.")
     return list(names).index(chosen)

@@ -20,6 +20,32 @@ LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vesp
 ALARMS = ("warn", "stop", "off")
 NOT_UPLOADED = ("_", "checkpoint-")
 """Beginnings of names in `output_dir` that the host does not push to the hub with the model."""
+GENERATION_OPTIONS = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_completion_length",
+    "max_tokens": "max_completion_length", "cache_implementation": "cache_implementation",
+}  # fmt: skip
+"""Names in `generation_kwargs` for which there is an option."""
+_ONE_EACH = "the trainer repeats each prompt itself and takes one completion of each row. Set num_generations"
+_SAMPLED = (
+    "completions must be sampled, or the log-probs of their tokens are not those they were drawn with. Leave it out"
+)
+NOT_IN_GENERATION: dict[str, tuple[Any, str]] = {
+    "num_return_sequences": (1, _ONE_EACH),
+    "n": (1, _ONE_EACH),
+    "best_of": (1, _ONE_EACH),
+    "do_sample": (True, _SAMPLED),
+    "num_beams": (1, _SAMPLED),
+    "stop_strings": (
+        None,
+        "generation gets no tokenizer to find them with. Leave it out: a completion ends with an end token, and a reward "
+        "function may read the text up to a mark of its own. With use_vllm=True, set 'stop'",
+    ),
+    "stop": (None, "transformers has no such option. Leave it out, or set use_vllm=True"),
+    "max_length": (None, "it would count the prompt too. Set max_completion_length"),
+    "return_dict_in_generate": (False, "the trainer takes token ids alone. Leave it out"),
+}
+"""Names in `generation_kwargs` with the one value that they may have, and why no other."""
 MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 
 
@@ -90,6 +116,7 @@ class ExGRPOConfig(GRPOConfig):
     max_entropy_age: int | None = _core("max_entropy_age")
     entropy_candidates: int | None = _core("entropy_candidates")
     start_pass_at_1: float | None = _core("start_pass_at_1")
+    start_completions: int | None = _core("start_completions")
     start_step: int | None = _core("start_step")
     start_epoch: float | None = _core("start_epoch")
     start_size: int | None = _core("start_size")
@@ -237,8 +264,23 @@ class ExGRPOConfig(GRPOConfig):
                 f"experience_from={self.experience_from!r} has no effect where {why}. Remove it, or "
                 + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
             )
+        self._refuse_what_generation_cannot()
         if replay.active:
             self._refuse_what_replay_cannot()
+
+    own_trainer = False
+    """Whether an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
+
+    @property
+    def place_model_on_device(self) -> Any:
+        """As the host's. Every trainer of the host asks for it when it is constructed."""
+        if not self.own_trainer and (self.replay.active or self.positive_weight != 1.0):
+            raise ConfigurationError(
+                f"an ExGRPOConfig with preset={self.preset!r} was given to a trainer that neither replays nor weighs "
+                "advantages. Replace GRPOTrainer(...) by exgrpo.trl.ExGRPOTrainer(...), which takes the same arguments; or "
+                "set preset='on-policy'."
+            )
+        return super().place_model_on_device
 
     @property
     def keeps_log(self) -> bool:
@@ -288,6 +330,23 @@ class ExGRPOConfig(GRPOConfig):
             f"({self.world_size}) x steps_per_generation ({self.steps_per_generation}) = {batch} completions, in groups of "
             f"num_generations = {k}. Set these to a product of {nearest}{groups}."
         )
+
+    def _refuse_what_generation_cannot(self) -> None:
+        """`generation_kwargs` go over what the trainer asks for: what contradicts it is refused by name."""
+        given = self.generation_kwargs or {}
+        if not isinstance(given, dict):
+            raise ConfigurationError(f"generation_kwargs must be a dictionary, but is {given!r}.")
+        for name, value in given.items():
+            option = GENERATION_OPTIONS.get(name)
+            if option is not None and value != getattr(self, option):
+                raise ConfigurationError(
+                    f"generation_kwargs has {name}={value!r}, but {option}={getattr(self, option)!r}: completions would be "
+                    f"sampled under one and scored under the other. Set {option}={value!r} instead, and leave it out of "
+                    "generation_kwargs."
+                )
+            needed, instead = NOT_IN_GENERATION.get(name, (value, ""))
+            if value != needed and not (self.use_vllm and name in ("stop", "stop_strings")):
+                raise ConfigurationError(f"generation_kwargs cannot have {name}={value!r}: {instead}.")
 
     def _refuse_what_replay_cannot(self) -> None:
         """Host options that have no meaning, or a wrong one, together with replay."""

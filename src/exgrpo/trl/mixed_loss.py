@@ -34,7 +34,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
     _objective: ObjectiveConfig
     _vocabulary: int
     _skips_rows: bool
-    _has_learned_positions: bool
+    _has_absolute_positions: bool
     _forward: tuple[Tensor, Tensor] | None
     _host_inputs: dict[str, Any] | None = None
 
@@ -129,7 +129,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
         forward = super()._get_per_token_logps_and_entropies
-        if self.planner is not None and self._has_learned_positions:
+        if self.planner is not None and self._has_absolute_positions:
             forward = functools.partial(without_left_padding, forward)
         result = forward(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         if self.planner is not None and torch.is_grad_enabled():

@@ -19,6 +19,7 @@ from ..experience.log import Origin
 from ..experience.log.inherit import Bounds
 from ..experience.trajectory import FloatArray, Trajectory
 from .embedding import TextEncoder
+from .reward_answers import rewards_in
 
 VOLATILE = (
     "_name_or_path",
@@ -163,12 +164,7 @@ def _call(trainer: Any, function: Any, given: dict[str, Any]) -> list[Any]:
     answer = function(**given)
     if inspect.isawaitable(answer):  # in the host's own loop: this thread may be inside one of its own
         answer = asyncio.run_coroutine_threadsafe(_result(answer), trainer.async_loop).result()
-    if len(answer) != len(given["prompts"]):
-        raise ValueError(
-            f"the reward function {getattr(function, '__name__', function)!r} returned {len(answer)} rewards for "
-            f"{len(given['prompts'])} completions. It must return one for each."
-        )
-    return list(answer)
+    return rewards_in(getattr(function, "__name__", repr(function)), answer, len(given["prompts"]))
 
 
 async def _result(awaitable: Any) -> Any:

@@ -35,6 +35,7 @@ class QuestionTable:
         keys: one 16-byte content hash per question, as hex.
         question_of_row: (N,).
         row_of_question: (Q,), the first row of each.
+        prompt_lengths: (Q,), in tokens.
     """
 
     def __init__(self, dataset: Any, tokenize: Tokenize, progress: bool = False):
@@ -47,6 +48,7 @@ class QuestionTable:
         numbers: dict[str, int] = {}
         question_of_row: list[int] = []
         row_of_question: list[int] = []
+        prompt_lengths: list[int] = []
         for start in tqdm(range(0, len(dataset), CHUNK), desc="Reading questions", disable=not progress):
             rows = self._plain[start : start + CHUNK]
             columns = sorted(set(rows) - set(NOT_SEEN_BY_REWARDS))
@@ -56,10 +58,12 @@ class QuestionTable:
                 number = numbers.setdefault(key, len(numbers))
                 if number == len(row_of_question):
                     row_of_question.append(start + place)
+                    prompt_lengths.append(len(ids))
                 question_of_row.append(number)
         self.keys: Sequence[str] = tuple(numbers)
         self.question_of_row = np.array(question_of_row, np.int64)
         self.row_of_question = np.array(row_of_question, np.int64)
+        self.prompt_lengths = np.array(prompt_lengths, np.int64)
         self.prompt_ids = lru_cache(maxsize=4096)(self._prompt_ids)
 
     def digest(self) -> str:

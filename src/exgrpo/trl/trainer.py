@@ -28,8 +28,8 @@ from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
 from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
-from ..objective import group_advantages, weight_positive
-from ..replay import ReplayPlanner
+from ..objective import are_alike, group_advantages, weight_positive, without_noise
+from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
 from . import checks
 from .alarms import alarm_of
@@ -51,9 +51,11 @@ from .metrics import (
 from .mixed_loss import MixedLossTrainer
 from .model_card import add_to_card, method_of
 from .origin import vocabulary_of
+from .processes import on_main
 from .questions import QuestionTable
+from .reward_answers import checked
 from .rows import skips_rows
-from .scoring import has_learned_positions, measure
+from .scoring import has_absolute_positions, has_table_of_positions, measure, positions_of
 from .timing import Stopwatch
 from .verifiers import UnansweredReport, begun_thoughts
 
@@ -61,7 +63,6 @@ logger = logging.getLogger(__name__)
 
 MAX_REWARD = 1e30
 """Beyond, means and squares of rewards are no longer numbers."""
-BY_THE_COIN = "on-policy by the coin"
 
 
 class ExGRPOTrainer(MixedLossTrainer):
@@ -109,9 +110,11 @@ class ExGRPOTrainer(MixedLossTrainer):
         given["args"] = config = self._config(given)
         checks.check_columns(given)
         checks.check_upload(config)
+        checks.check_rewards(given, config)
         if config.replay.active:
-            checks.check_replayable(given, config.generation_batch_size // config.num_generations)
-            checks.check_share(config.replay, config.generation_batch_size // config.num_generations)
+            checks.check_replayable(given)
+        checks.check_rows(given.get("train_dataset"), config.generation_batch_size // config.num_generations)
+        if config.replay.active:
             checks.check_problem_types(config.replay, given)
             embedder = checks.embedder_of(config, embedder)
         self.planner: ReplayPlanner | None = None
@@ -127,7 +130,12 @@ class ExGRPOTrainer(MixedLossTrainer):
         self._name, self._paper = method_of(config.preset)
         if config.replay.active:
             self._tag_names = [*self._tag_names, "exgrpo"]
+        self._told: set[str] = set()
+        config.own_trainer = True
         super().__init__(**given)
+        checks.check_trainable(self.model)
+        checks.report_names(self)
+        self._positions = positions_of(self.accelerator.unwrap_model(self.model))
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
         self._embedding = EmbeddingAhead(self.embedder) if self.embedder is not None else None
@@ -174,7 +182,12 @@ class ExGRPOTrainer(MixedLossTrainer):
         self.experience.listeners.append(self._count)
         self.planner = self.experience.new_planner()
         self._columns_of_replay = 1
-        self._has_learned_positions = has_learned_positions(self.model)
+        prompt = self.questions.prompt_ids(0)
+        self._has_absolute_positions = on_main(self.accelerator, lambda: has_absolute_positions(self, prompt))
+        checks.check_lengths(
+            self.questions.prompt_lengths, self.questions.row_of_question, self._positions, config.max_completion_length,
+            self._has_absolute_positions or has_table_of_positions(self.model, self._positions),
+        )  # fmt: skip
         self._vocabulary = vocabulary_of(self.accelerator.unwrap_model(self.model))
         if main:
             checks.report_start(self)
@@ -228,9 +241,8 @@ class ExGRPOTrainer(MixedLossTrainer):
             return super()._generate_and_score_completions(inputs)
         if self.planner is None:
             output = super()._generate_and_score_completions(inputs)
-            output["advantages"] = weight_positive(output["advantages"], self._objective.positive_weight)
-            self._rewrite_logged_advantages(output["advantages"])
-            return output
+            self._say_where_nothing_is_learned(output)
+            return self._without_noise(output)
         with self.time("plan"):
             self._generation = generation = self._plan(inputs)
         try:
@@ -239,8 +251,50 @@ class ExGRPOTrainer(MixedLossTrainer):
         except BaseException:  # a reward function that raises, a user that interrupts
             self.planner.abandon(generation.plan)
             raise
+        self._say_where_nothing_is_learned(output)
         with self.time("observe"):
             return self._observe(generation, output)
+
+    def _without_noise(self, output: dict[str, Any]) -> dict[str, Any]:
+        """The host's advantages, exactly 0 where the rewards of a group are alike but for rounding, and weighted."""
+        advantages, size = output["advantages"], len(output["advantages"])
+        alike = are_alike(self._values.view(-1, self.num_generations))
+        if self.multi_objective_aggregation != "sum_then_normalize":  # it compares with the other groups of a batch
+            alike = torch.zeros_like(alike)
+        mine = slice(self.accelerator.process_index * size, (self.accelerator.process_index + 1) * size)
+        rows = alike.repeat_interleave(self.num_generations)[mine]
+        advantages = torch.where(rows.to(advantages.device), 0.0, advantages)
+        output["advantages"] = weight_positive(advantages, self._objective.positive_weight)
+        self._count_alike(alike)
+        if self._objective.positive_weight != 1.0 or alike.any():
+            self._rewrite_logged_advantages(output["advantages"])
+        return output
+
+    def _count_alike(self, alike: Tensor) -> None:
+        """The host's share of groups without variance counts those in which there is only rounding. alike: (G,)."""
+        if self.scale_rewards in ("group", "none") and self.multi_objective_aggregation == "sum_then_normalize":
+            values = self._metrics["train"]["frac_reward_zero_std"]
+            values[-1] = max(values[-1], alike.float().mean().item())
+
+    def _say_where_nothing_is_learned(self, output: dict[str, Any]) -> None:
+        """All completions were cut, and such are left out: said at once, and again where it had ended."""
+        nothing = self.mask_truncated_completions and not int(output["num_items_in_batch"])
+        if not nothing:
+            self._told.discard("cut")
+        else:
+            self._warn_once(
+                "cut",
+                "No token to train on at step %d: every completion of the generation was cut at max_completion_length=%d, "
+                "and mask_truncated_completions=True leaves such out of the loss. Set max_completion_length higher, or "
+                "mask_truncated_completions=False.",
+                self.state.global_step,
+                self.max_completion_length,
+            )
+
+    def _warn_once(self, kind: str, text: str, *values: Any) -> None:
+        if kind not in self._told and self.accelerator.is_main_process:
+            logger.warning(text, *values)
+        self._told.add(kind)
 
     def _plan(self, inputs: list[dict[str, Any]]) -> Generation:
         """Rows of this process for the next generation; the sampler's are only counted."""
@@ -310,6 +364,8 @@ class ExGRPOTrainer(MixedLossTrainer):
 
     def _generate_single_turn(self, prompt_ids: list[Any], *args: Any, **kwargs: Any) -> Any:
         generation = self._in_training()
+        if self.planner is None:
+            checks.check_prompts(prompt_ids, self._positions)
         stored = generation.local() if generation is not None else {}
         # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
         if stored and not self.use_vllm and not self._is_sharded():
@@ -337,9 +393,14 @@ class ExGRPOTrainer(MixedLossTrainer):
         generation = self._in_training()
         if generation is not None and generation.rewards is not None:
             return generation.rewards
+        functions = list(self.reward_funcs)
+        self.reward_funcs: list[Any] = checked(functions, self.reward_func_names)
         begun = self._begun if len(self._begun) == len(prompts) else [False] * len(prompts)
         with thinking_begun(prompts, begun):
-            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            try:
+                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            finally:
+                self.reward_funcs = functions
             if self.model.training:
                 stored = set(generation.local()) if generation is not None else set()
                 share = self._unanswered(self, prompts, completions, completion_ids_list, stored)
@@ -353,8 +414,9 @@ class ExGRPOTrainer(MixedLossTrainer):
             logger.warning("Infinite or huge rewards of %s count as unscorable (None).", ", ".join(map(repr, names)))
             rewards.masked_fill_(infinite, torch.nan)
         outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
+        self._say_at_the_threshold(rewards[:, self._correctness])
         planned = set(generation.stored) if generation is not None else set()
-        values = self._weighted(rewards)
+        values = self._values = self._weighted(rewards)
         if generation is not None:
             generation.values = values.float().cpu().numpy()
             generation.host_metrics = reward_metrics(rewards, values, self.reward_func_names, planned)
@@ -372,6 +434,7 @@ class ExGRPOTrainer(MixedLossTrainer):
         self.planner.observe(generation.plan, groups)
         rewards = self._weighted(generation.rewards).view(-1, self.num_generations)
         replayed = generation.replayed_members().to(rewards.device)
+        self._count_alike(are_alike(rewards))
         generation.advantages = group_advantages(
             rewards, 1.0, self.scale_rewards, replayed, self._objective.baseline
         ).view(-1)
@@ -492,9 +555,23 @@ class ExGRPOTrainer(MixedLossTrainer):
         return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def _weighted(self, rewards_per_func: Tensor) -> Tensor:
-        """One reward per completion, NaN where no function gave any. (N*K, F) -> (N*K,)."""
-        weights = self.reward_weights.to(rewards_per_func.device)
-        return (rewards_per_func * weights).nansum(dim=1).masked_fill(rewards_per_func.isnan().all(dim=1), torch.nan)
+        """One reward per completion, NaN where no function gave any; those of a group that differ by no more than rounding
+        are equal. (N*K, F) -> (N*K,)."""
+        terms = rewards_per_func * self.reward_weights.to(rewards_per_func.device)
+        rewards = terms.nansum(dim=1).masked_fill(terms.isnan().all(dim=1), torch.nan)
+        sizes = terms.abs().nan_to_num(posinf=0.0).sum(1).view(-1, self.num_generations)
+        tolerance = (terms.size(1) + 1) * torch.finfo(terms.dtype).eps * sizes.amax(1, keepdim=True)
+        return without_noise(rewards.view_as(sizes), tolerance).view(-1)
+
+    def _say_at_the_threshold(self, values: Tensor) -> None:
+        threshold = self.args.correctness_threshold
+        if (values == threshold).any() and not (values > threshold).any():
+            self._warn_once(
+                "threshold",
+                "Completions with a reward of %g count as wrong: that is correctness_threshold, and a completion is right only "
+                "above it. Set it lower if they are right.",
+                threshold,
+            )
 
     def _count_tokens(self, completion_ids: list[list[int]]) -> None:
         """Once a generation on every process, however many turns its completions took."""
@@ -509,8 +586,6 @@ class ExGRPOTrainer(MixedLossTrainer):
 
     def _rewrite_logged_advantages(self, advantages: Tensor) -> None:
         """TRL's completions table shows the advantages that the loss used."""
-        if self._objective.positive_weight == 1.0 and self.planner is None:
-            return
         values = self.accelerator.gather(advantages).tolist()
         logged = self._logs["advantages"]
         for _ in range(min(len(values), len(logged))):

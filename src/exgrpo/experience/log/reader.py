@@ -318,6 +318,27 @@ class LogReader:
             generation, step, bool(gate_open), pass_at_1, pass_number, cursor, waiting, tokens, reviewed
         )
 
+    def recent(self, lineage: Sequence[Span], completions: int) -> tuple[tuple[int, int], ...]:
+        """Right and scorable fresh completions of each of the latest generations of a lineage that together hold at least
+        so many scorable ones, the oldest first; of all where they hold fewer."""
+        names = ["seq", *schema.EVENTS["observation"]]
+        places = [names.index(name) for name in ("generation", "successes", "scorable")]
+        sql = (
+            f"SELECT {', '.join(names)}, crc FROM observation WHERE branch = ? AND seq BETWEEN ? AND ? AND generation >= 0 "
+            "ORDER BY seq DESC"
+        )
+        found: dict[int, tuple[int, int]] = {}
+        for span in reversed(lineage):
+            for *row, crc in self.rows(sql, (span.branch, span.first, span.last)):
+                self._check("observation", tuple(row), crc)
+                generation, successes, scorable = (row[place] for place in places)
+                if generation not in found and sum(n for _, n in found.values()) >= completions:
+                    return tuple(found.values())[::-1]
+                before = found.get(generation, (0, 0))
+                if scorable:
+                    found[generation] = (before[0] + successes, before[1] + scorable)
+        return tuple(found.values())[::-1]
+
     def position_at_step(self, step: int) -> Position:
         """The last commit of the newest branch and its ancestors at which no more than `step` optimizer steps were done."""
         for span in reversed(self.lineage()):

@@ -64,7 +64,7 @@ def rebuild(
                 raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
     if before != buffer.num_generations:
         buffer.reorder()
-    state = reader.state(position)
+    state = replace(reader.state(position), recent=reader.recent(lineage, buffer.config.start_completions))
     if indices is not None:
         state = replace(state, deferred=tuple(int(indices[number]) for number in state.deferred))
     return state
