@@ -45,10 +45,10 @@ PLACES = (
     "before trainer_state.json",
 )  # fmt: skip
 SHARES = {
-    "any instant": 5, "commit": 6, "checkpoint commit": 3, "waiting commits": 4, "write back": 1, "commit to state": 3,
+    "any instant": 5, "commit": 6, "checkpoint commit": 3, "write back": 1, "commit to state": 3,
     "in the save": 3, "torn file": 4, "written over": 2, "rotation": 2, "creation": 2, "opening": 3,
 }  # fmt: skip
-"""How often each kind is drawn, of 38."""
+"""How often each kind is drawn, of 34."""
 
 
 @dataclass
@@ -156,8 +156,6 @@ class Campaign:
             return replace(
                 kill, place=place, nth=rng.randint(1, times), seconds=microseconds * 1e-6, write_back=write_back
             )
-        if kind == "waiting commits":
-            return replace(kill, nth=rng.randint(1, int(measures["handed"])), seconds=rng.uniform(0.0, 0.06))
         if kind == "commit to state":
             return replace(kill, place=rng.choice(PLACES))
         if kind == "in the save":

@@ -23,6 +23,7 @@ from ..experience.admission import Completion
 from ..experience.buffer import ExperienceBuffer
 from ..experience.events import (
     Admitted,
+    Began,
     Event,
     Learned,
     Listener,
@@ -174,6 +175,7 @@ class ReplayPlanner:
             score: `Scores` of trajectories under the current policy, or their entropies.
         """
         generation, self.generation = self.generation, self.generation + 1
+        self.listener(Began(generation, step))
         expired = self.buffer.expire(step - self.config.max_age) if self.config.max_age else 0
         returned = self._review(generation, step)
         self.buffer.advance(step)
