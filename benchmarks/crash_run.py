@@ -1,7 +1,8 @@
 """A tiny training run that can be killed at a chosen instant, started again, and compared with one that never was.
 
 A process that has imported everything forks a child for each attempt (single-threaded, so that forking is safe). The child
-trains for real, tells which rows were written, and dies where it was told to: by a POSIX timer whose signal is SIGKILL, or on the spot. What is left is then looked at from outside. Linux only.
+trains for real, tells which rows were written, and dies where it was told to: by a POSIX timer whose signal is SIGKILL, or
+on the spot. What is left is then looked at from outside. Linux only.
 """
 
 import codecs
@@ -21,7 +22,7 @@ import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ from exgrpo.errors import CheckpointError, ExperienceLogError
 from exgrpo.experience.log import LogReader, LogWriter, StoredTrajectories, rebuild, schema
 from exgrpo.experience.log.audit import verify
 from exgrpo.experience.log.commits import Commit
+from exgrpo.experience.log.connection import SYNCHRONOUS
+from exgrpo.experience.log.filesystem import VARIABLE, WAL
 from exgrpo.experience.log.reader import SERIAL_MASK
 from exgrpo.experience.log.rebuild import size_of
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
@@ -70,7 +73,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "exgrpo, exact entropies, full buffer": dict(
         entropy_refresh="exact", capacity=10, capacity_per_question=2, eviction="highest_entropy"
     ),
+    "exgrpo, age limit": dict(max_age=2),
+    "exgrpo, checkpoints before admission": dict(
+        per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1, save_steps=3, capacity=10,
+        max_age=4,
+    ),
 }  # fmt: skip
+
+
+def journal() -> str:
+    """The kind that runs keep, in children too."""
+    return os.environ.get(VARIABLE, WAL)
 
 
 def lucky(prompts, completions, right, **kwargs):
@@ -170,7 +183,7 @@ def copy_of(log: Path, scratch: Path) -> Iterator[Path]:
     """A log as it lies there, elsewhere: looking at it must not repair it."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    for end in ("", "-wal"):
+    for end in ("", "-wal", "-journal"):
         if Path(f"{log}{end}").exists():
             shutil.copyfile(f"{log}{end}", scratch / f"{LOG}{end}")
     try:
@@ -260,7 +273,7 @@ class Kill:
 
         def trace(sql: str) -> None:
             if sql.startswith("PRAGMA synchronous"):
-                durable[0] = sql.endswith("FULL")
+                durable[0] = sql.endswith(SYNCHRONOUS[journal()][1])
             wanted = self.place.removesuffix(" of a checkpoint")
             if sql.startswith(wanted) and (wanted == self.place or durable[0]):
                 seen[0] += 1
@@ -364,7 +377,7 @@ class Kill:
 
 KINDS = {
     "any instant": "uniform over the run",
-    "commit": "0..300 us after a COMMIT, BEGIN or INSERT of the log began",
+    "commit": "0..300 us (with a rollback journal: 3 ms) after a COMMIT, BEGIN or INSERT of the log began",
     "checkpoint commit": "0..300 us after the COMMIT of a checkpoint began",
     "write back": "0..300 us after the WAL's pages began to move into the main file, at the end of training",
     "commit to state": "between the log's commit for a checkpoint and trainer_state.json",

@@ -85,8 +85,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint; `True` for the last one in `args.output_dir` that was written to its end; or `"last"`, which
                 begins anew where there is none. By default what `args.resume_from_checkpoint` says, in the first call of
-                `train()`; `False` begins anew whatever it says. The run continues bit-equal to one that was never interrupted, its
-                experience included. What the log holds beyond the checkpoint stays there, on a branch of its own.
+                `train()`; `False` begins anew whatever it says. The run continues bit-equal to one that was never
+                interrupted, its experience included. What the log holds beyond the checkpoint stays there, on a branch of
+                its own.
 
         Raises:
             CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.

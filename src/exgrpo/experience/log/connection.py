@@ -171,7 +171,8 @@ def _with_journal(path: Path, journal: str) -> sqlite3.Connection:
             connection.execute("PRAGMA locking_mode = NORMAL")
         if came != wanted:
             raise ExperienceLogError(
-                f"{path} cannot be given the journal {wanted!r} (it has {came!r}). Set experience_log to a file on a local disk."
+                f"{path} cannot be given the journal {wanted!r} (it has {came!r}). Set experience_log to a file on a local "
+                "disk."
             )
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[journal][0]}")
         connection.execute("PRAGMA cache_size = -16384")
@@ -322,7 +323,8 @@ class WriterLock:
                     f"{self.path}: its folder cannot be written ({error}). Set experience_log to a path that can."
                 ) from error
             say_once(
-                f"{self.path.parent} is on a file system that refuses locks ({error}). A file {self._soft.name} takes their place."
+                f"{self.path.parent} is on a file system that refuses locks ({error}). A file {self._soft.name} takes their "
+                "place."
             )
             self._lock = filelock.SoftFileLock(str(self._soft), thread_local=False)
             self._take()

@@ -86,8 +86,8 @@ def journal_for(path: Path) -> str:
 
 def say_rollback(path: Path, why: str) -> None:
     say_once(
-        f"{path} is kept with a rollback journal in place of a write-ahead log, since {why}: what reads it waits while a commit "
-        "is written. experience_log=PATH puts it on a local disk."
+        f"{path} is kept with a rollback journal in place of a write-ahead log, since {why}: what reads it waits while a "
+        "commit is written. experience_log=PATH puts it on a local disk."
     )
 
 

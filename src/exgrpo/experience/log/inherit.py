@@ -183,10 +183,11 @@ def inherit(
     """Take a source's experience over into a buffer and its log, as if it had been stored here before the run began.
 
     A question is the same if its content hash is: prompt ids (tokenizer and chat template with them) and all columns; or,
-    under the same tokenizer and chat template, if its prompt is, and all columns that reward functions read. Steps are counted back from where the source ended, so that its newest trajectory has age 0 and
-    a negative step now. Entropies are those of another policy: they are forgotten, and measured again when they matter;
-    so are embeddings and qualities of another encoder, and advantages under other reward functions. What had retired there
-    has no trajectories, and is fresh here unless it is to stay retired.
+    under the same tokenizer and chat template, if its prompt is, and all columns that reward functions read. Steps are
+    counted back from where the source ended, so that its newest trajectory has age 0 and a negative step now. Entropies
+    are those of another policy: they are forgotten, and measured again when they matter; so are embeddings and qualities of
+    another encoder, and advantages under other reward functions. What had retired there has no trajectories, and is fresh
+    here unless it is to stay retired.
 
     Args:
         source: what to take over.
