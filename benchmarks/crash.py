@@ -264,7 +264,8 @@ class Campaign:
             return self._bases[config, main]
         place = self.root / "bases" / f"{config} {'main' if main else 'wal'}"
         run = Run(place / "run", config, place / "about")
-        kill = Kill("commit to state", "before exgrpo.json", nth=5)
+        nth = min(5, int(self.references[config].measures["saves"]))
+        kill = Kill("commit to state", "before exgrpo.json", nth=nth)
         outcome = run.attempt(kill, self.arranged())
         assert outcome.end == "killed", outcome.message
         assert not outcome.lost

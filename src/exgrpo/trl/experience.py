@@ -271,7 +271,7 @@ class ExperienceKeeper:
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
             planner.restore(replace(state, step=step, pass_number=0, cursor=0, deferred=()))
-            self._inherit(planner, origin, source_of(reader, position), keep_retired=True)
+            self._inherit(planner, origin, source_of(reader, position), keep_retired=before.rewards == origin.rewards)
             return None
         end = reader.end()
         state = self._rebuild(planner, origin, position)

@@ -70,11 +70,8 @@ def explained(path: Path, doing: str) -> Iterator[None]:
                 "training; check their permissions, or set experience_log to a path that is. To read it, copy it to a folder "
                 "that can be written."
             ) from error
-        if name.startswith(("SQLITE_NOMEM", "SQLITE_IOERR_NOMEM")) or isinstance(error.__cause__, MemoryError):
-            raise ExperienceLogError(
-                f"{path}: no memory left while {doing}. The log is whole. Set a smaller batch or capacity, or free some "
-                "memory, then resume from the last checkpoint."
-            ) from error
+        if name.startswith(("SQLITE_NOMEM", "SQLITE_IOERR_NOMEM")):
+            raise _no_memory(path, doing) from error
         refused = lock_error(path.parent) if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) else None
         if name.startswith(OF_LOCKS) or refused is not None:
             kind = kind_of(path)
@@ -100,8 +97,16 @@ def explained(path: Path, doing: str) -> Iterator[None]:
             f"{path}: SQLite failed while {doing} ({error}{f', {name}' * bool(name)}). That is no damage: what was committed "
             "before is safe. Try again, or resume from the last checkpoint."
         ) from error
+    except MemoryError as error:  # how Python tells of SQLite's
+        raise _no_memory(path, doing) from error
     except (UnicodeDecodeError, OverflowError) as error:  # bytes that are no text, or no length
         raise damaged(path, f"{error} while {doing}") from error
+
+
+def _no_memory(path: Path, doing: str) -> ExperienceLogError:
+    return ExperienceLogError(
+        f"{path}: no memory left while {doing}. The log is whole. Free some memory, then resume from the last checkpoint."
+    )
 
 
 def damaged(path: Path, what: str) -> DamagedLogError:
