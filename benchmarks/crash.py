@@ -652,7 +652,7 @@ def main() -> int:
         kind = "" if options.journal == WAL else f" --journal {options.journal}"
         kind += " --only-kills" * options.only_kills
         command = f"python benchmarks/crash.py --kills {options.kills} --seed {options.seed}{kind}"
-        name = "crash" if options.journal == WAL else f"crash_{options.journal}"
+        name = "crash" + "_kills" * options.only_kills + ("" if options.journal == WAL else f"_{options.journal}")
         print("saved", save(name, command, campaign.figures() | {"wall_s": round(seconds, 1)}).name)
     return 0 if campaign.is_sound else 1
 
