@@ -393,7 +393,7 @@ class ReplayPlanner:
         others = seen & ~buffer.retired
         if right := int((others & (buffer.successes > 0)).sum()):
             if config.store_truncated:
-                return f"none admitted: admission={config.admission!r} took no completion of {right} questions with right ones"
+                return f"none admitted: the rule {config.admission!r} took no completion of {right} questions with right ones"
             return f"all cut: what was right of {right} questions reached the length limit, and store_truncated=False"
         besides = f", and {retired} were solved at once" if retired else ""
         return f"nothing right yet: no completion of {int(others.sum())} questions{besides}"
