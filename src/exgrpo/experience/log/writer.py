@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ExperienceLogError
-from ..events import Admitted, Began, Event
+from ..events import Admitted, Began, Event, Planned
 from ..trajectory import Trajectory
 from . import schema
 from .commits import Commit, Kept
@@ -202,7 +202,7 @@ class LogWriter:
     # As a listener ----------------------------------------------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Began):
+        if isinstance(event, Began | Planned):
             self._generation, self._step = event.generation, event.step
         if isinstance(event, Admitted):
             self._add_trajectory(event.serial, event.trajectory)
