@@ -201,6 +201,8 @@ def _to_read(path: Path) -> sqlite3.Connection:
     rollback journal and being written: a reader would hold its writer up."""
     beside = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
     is_whole = not any(other.exists() and other.stat().st_size for other in beside)
+    if lock_error(path.parent) is not None:  # known at once, not after `timeout`
+        return _checked(path, _copy_of_files(path))
     try:
         if is_whole and not os.access(path.parent, os.W_OK):
             return _checked(
@@ -211,20 +213,25 @@ def _to_read(path: Path) -> sqlite3.Connection:
         if journal == "wal" or not Path(f"{path}.owner").exists():
             return connection
     except sqlite3.Error as error:
-        if not name_of(error).startswith((*OF_PLACE, *OF_LOCKS, "SQLITE_BUSY")):
-            raise
-        if name_of(error).startswith("SQLITE_BUSY") and lock_error(path.parent) is None:
+        if not name_of(error).startswith((*OF_PLACE, *OF_LOCKS)):
             raise
         try:
             return _checked(path, _copy_of_files(path))
+        except ExperienceLogError:
+            raise
         except OSError:
             raise error from None
     with contextlib.closing(connection), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        copy = sqlite3.connect(
-            Path(folder) / path.name, isolation_level=None, check_same_thread=False
-        )  # open beyond its name
+        copy = _of_our_own(Path(folder) / path.name)
         connection.backup(copy)
     return copy
+
+
+def _of_our_own(path: Path) -> sqlite3.Connection:
+    """To a temporary file that nobody else opens, and that stays open beyond its name."""
+    connection = _open(path, "vfs=unix-none" if os.name == "posix" else "mode=rwc")
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return connection
 
 
 def _copy_of_files(path: Path) -> sqlite3.Connection:
@@ -248,9 +255,8 @@ def _copy_of_files(path: Path) -> sqlite3.Connection:
             raise LogInUseError(
                 f"{path} is being written, and cannot be read meanwhile where it lies. Try again later."
             )
-        copy = sqlite3.connect(Path(folder) / path.name, isolation_level=None, check_same_thread=False)
+        copy = _of_our_own(Path(folder) / path.name)
         try:
-            copy.execute("PRAGMA locking_mode = EXCLUSIVE")
             copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all in one file, which stays open beyond its name
         except BaseException:
             copy.close()
