@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from crash_run import CONFIGS, KINDS, LOG, Kill, LogWriter, Outcome, Reference, Run, after, reference
+from crash_run import CONFIGS, KINDS, LOG, STEPS, Kill, LogWriter, Outcome, Reference, Run, after, journal, reference
 from machine import save
 
 from exgrpo.experience.log.audit import verify
+from exgrpo.experience.log.filesystem import JOURNALS, VARIABLE, WAL
 from exgrpo.trl import last_checkpoint
 
 NOBODY = 65534
@@ -45,10 +46,10 @@ PLACES = (
     "before trainer_state.json",
 )  # fmt: skip
 SHARES = {
-    "any instant": 5, "commit": 6, "checkpoint commit": 3, "waiting commits": 4, "write back": 1, "commit to state": 3,
+    "any instant": 5, "commit": 6, "checkpoint commit": 3, "write back": 1, "commit to state": 3,
     "in the save": 3, "torn file": 4, "written over": 2, "rotation": 2, "creation": 2, "opening": 3,
 }  # fmt: skip
-"""How often each kind is drawn, of 38."""
+"""How often each kind is drawn, of 34."""
 
 
 @dataclass
@@ -151,13 +152,11 @@ class Campaign:
                 "checkpoint commit": ("COMMIT of a checkpoint", checkpoints),
                 "write back": ("PRAGMA wal_checkpoint", 1),
             }[kind]
-            microseconds = rng.uniform(0.0, 300.0)
+            microseconds = rng.uniform(0.0, 300.0 if journal() == WAL else 3000.0)
             write_back = rng.choice([None, None, 1, 8])
             return replace(
                 kill, place=place, nth=rng.randint(1, times), seconds=microseconds * 1e-6, write_back=write_back
             )
-        if kind == "waiting commits":
-            return replace(kill, nth=rng.randint(1, int(measures["handed"])), seconds=rng.uniform(0.0, 0.06))
         if kind == "commit to state":
             return replace(kill, place=rng.choice(PLACES))
         if kind == "in the save":
@@ -201,8 +200,8 @@ class Campaign:
                 plan = [self.draw("commit to state", of), *plan]
                 plan[0] = replace(plan[0], nth=self.rng.randint(2, int(of.measures["saves"])))
             if kind == "written over":
-                shutil.rmtree(run.folder / "checkpoint-12")
-                resume = str(run.folder / "checkpoint-8")
+                shutil.rmtree(run.folder / f"checkpoint-{STEPS}")
+                resume = sorted(run.folder.glob("checkpoint-*"), key=lambda p: int(p.name[11:]))[0].as_posix()
             killed: list[Kill] = []
             outcome = Outcome("killed")
             for kill in plan:
@@ -265,7 +264,8 @@ class Campaign:
             return self._bases[config, main]
         place = self.root / "bases" / f"{config} {'main' if main else 'wal'}"
         run = Run(place / "run", config, place / "about")
-        kill = Kill("commit to state", "before exgrpo.json", nth=5)
+        nth = min(5, int(self.references[config].measures["saves"]))
+        kill = Kill("commit to state", "before exgrpo.json", nth=nth)
         outcome = run.attempt(kill, self.arranged())
         assert outcome.end == "killed", outcome.message
         assert not outcome.lost
@@ -301,10 +301,13 @@ class Campaign:
         in_wal = [self.base(config, False) for config in configs]
         for n in range(flips):
             self.damage("byte flipped in .db", in_main[n % len(in_main)], lambda run: flip(run.log, rng))
-            self.damage("byte flipped in -wal", in_wal[n % len(in_wal)], lambda run: flip(_beside(run, "-wal"), rng))
+            if journal() == WAL:
+                self.damage(
+                    "byte flipped in -wal", in_wal[n % len(in_wal)], lambda run: flip(_beside(run, "-wal"), rng)
+                )
         for n in range(cuts):
             self.damage("main file truncated", in_main[n % len(in_main)], lambda run: cut(run.log, rng))
-            if n % 2:
+            if n % 2 and journal() == WAL:
                 self.damage("WAL truncated", in_wal[n // 2 % len(in_wal)], lambda run: cut(_beside(run, "-wal"), rng))
         for n in range(rest):
             like = in_wal[n % len(in_wal)]
@@ -463,6 +466,7 @@ class Campaign:
     def figures(self) -> dict[str, Any]:
         return {
             "seed": self.seed,
+            "journal": journal(),
             "configurations": list(self.references),
             "kills": {kind: self.rows[kind].as_dict() for kind in KINDS if kind in self.rows},
             "faults": {kind: row.as_dict() for kind, row in self.rows.items() if kind not in KINDS},
@@ -618,15 +622,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=240)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--journal", choices=JOURNALS, default=journal(), help="that the runs' logs are kept with")
+    parser.add_argument("--only-kills", action="store_true", help="no damaged files, full disks, permissions")
     parser.add_argument("--quick", action="store_true", help="each kind and each fault once; nothing is written")
     options = parser.parse_args()
+    os.environ[VARIABLE] = options.journal
     torch.set_num_threads(1)
     begun = time.time()
     root = Path(tempfile.mkdtemp())
     try:
         campaign = Campaign(root, options.seed)
         counts = (len(KINDS), 1, 1, 1, 1) if options.quick else (options.kills, 100, 50, 5, 6)
-        everything(campaign, *counts)
+        if options.only_kills:
+            campaign.kill(counts[0])
+        else:
+            everything(campaign, *counts)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(campaign.table())
@@ -639,8 +649,11 @@ def main() -> int:
     total = sum(campaign.row(kind).faults for kind in KINDS)
     print(f"{total} kills, {len(campaign.problems)} problems, {seconds:.0f} s")
     if not options.quick:
-        command = f"python benchmarks/crash.py --kills {options.kills} --seed {options.seed}"
-        print("saved", save("crash", command, campaign.figures() | {"wall_s": round(seconds, 1)}).name)
+        kind = "" if options.journal == WAL else f" --journal {options.journal}"
+        kind += " --only-kills" * options.only_kills
+        command = f"python benchmarks/crash.py --kills {options.kills} --seed {options.seed}{kind}"
+        name = "crash" + "_kills" * options.only_kills + ("" if options.journal == WAL else f"_{options.journal}")
+        print("saved", save(name, command, campaign.figures() | {"wall_s": round(seconds, 1)}).name)
     return 0 if campaign.is_sound else 1
 
 

@@ -1,8 +1,8 @@
 """A tiny training run that can be killed at a chosen instant, started again, and compared with one that never was.
 
 A process that has imported everything forks a child for each attempt (single-threaded, so that forking is safe). The child
-trains for real, tells which commits it handed over, which were written and which were for a checkpoint, and dies where it
-was told to: by a POSIX timer whose signal is SIGKILL, or on the spot. What is left is then looked at from outside. Linux only.
+trains for real, tells which rows were written, and dies where it was told to: by a POSIX timer whose signal is SIGKILL, or
+on the spot. What is left is then looked at from outside. Linux only.
 """
 
 import codecs
@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ import exgrpo.trl.experience
 from exgrpo.errors import CheckpointError, ExperienceLogError
 from exgrpo.experience.log import LogReader, LogWriter, StoredTrajectories, rebuild, schema
 from exgrpo.experience.log.audit import verify
-from exgrpo.experience.log.behind import WriteBehind
 from exgrpo.experience.log.commits import Commit
+from exgrpo.experience.log.connection import SYNCHRONOUS
+from exgrpo.experience.log.filesystem import VARIABLE, WAL
 from exgrpo.experience.log.reader import SERIAL_MASK
 from exgrpo.experience.log.rebuild import size_of
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
@@ -57,8 +58,6 @@ for _name in ("cp437", "latin1", "utf_16", "utf_32"):  # for children that may n
     codecs.lookup(_name)
 LOG = "experience.db"
 STEPS, SAVE_STEPS, QUESTIONS = 12, 2, 24
-SLOW = 0.06
-"""Seconds that a slow disk takes for a commit."""
 NO_STEP = "no step was left"
 NOT_RESTORED = ("micro step", "optimizer", "schedule", "torch rng", "numpy rng", "python rng")
 """What a run that resumes at its end need not load."""
@@ -74,7 +73,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "exgrpo, exact entropies, full buffer": dict(
         entropy_refresh="exact", capacity=10, capacity_per_question=2, eviction="highest_entropy"
     ),
+    "exgrpo, age limit": dict(max_age=2),
+    "exgrpo, checkpoints before admission": dict(
+        per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1, save_steps=3, capacity=10,
+        max_age=4,
+    ),
 }  # fmt: skip
+
+
+def journal() -> str:
+    """The kind that runs keep, in children too."""
+    return os.environ.get(VARIABLE, WAL)
 
 
 def lucky(prompts, completions, right, **kwargs):
@@ -174,7 +183,7 @@ def copy_of(log: Path, scratch: Path) -> Iterator[Path]:
     """A log as it lies there, elsewhere: looking at it must not repair it."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    for end in ("", "-wal"):
+    for end in ("", "-wal", "-journal"):
         if Path(f"{log}{end}").exists():
             shutil.copyfile(f"{log}{end}", scratch / f"{LOG}{end}")
     try:
@@ -264,7 +273,7 @@ class Kill:
 
         def trace(sql: str) -> None:
             if sql.startswith("PRAGMA synchronous"):
-                durable[0] = sql.endswith("FULL")
+                durable[0] = sql.endswith(SYNCHRONOUS[journal()][1])
             wanted = self.place.removesuffix(" of a checkpoint")
             if sql.startswith(wanted) and (wanted == self.place or durable[0]):
                 seen[0] += 1
@@ -274,18 +283,6 @@ class Kill:
         after(LogWriter, "_lock_and_read", lambda writer, *_: writer._connection.set_trace_callback(trace))
 
     _arm_commit = _arm_checkpoint_commit = _arm_write_back = _arm_statement
-
-    def _arm_waiting_commits(self, death: Death) -> None:
-        """After the nth commit was handed to the thread, which is slow."""
-        seen = [0]
-
-        def here(*_: Any) -> None:
-            seen[0] += 1
-            if seen[0] == self.nth:
-                death.come(self.seconds)
-
-        before(LogWriter, "_write", lambda *_: time.sleep(SLOW))
-        after(WriteBehind, "put", here)
 
     def _arm_commit_to_state(self, death: Death) -> None:
         """Between the log's commit for the nth checkpoint and the host's last file."""
@@ -380,9 +377,8 @@ class Kill:
 
 KINDS = {
     "any instant": "uniform over the run",
-    "commit": "0..300 us after a COMMIT, BEGIN or INSERT of the log began",
+    "commit": "0..300 us (with a rollback journal: 3 ms) after a COMMIT, BEGIN or INSERT of the log began",
     "checkpoint commit": "0..300 us after the COMMIT of a checkpoint began",
-    "waiting commits": "0..60 ms after a commit joined others that wait for a slow disk",
     "write back": "0..300 us after the WAL's pages began to move into the main file, at the end of training",
     "commit to state": "between the log's commit for a checkpoint and trainer_state.json",
     "in the save": "uniform over the writing of a checkpoint",
@@ -592,26 +588,6 @@ class Run:
                 found.setdefault(row["generation"], set()).add(row["hash"])
         return found
 
-    def _promised(self, is_there: Callable[[str, tuple[int, int]], bool]) -> set[tuple[str, int, int]]:
-        """Rows that must be in the file: those of every transaction that returned, of every commit up to a checkpoint's, and
-        of every commit before one that is there."""
-        promised: set[tuple[str, int, int]] = set()
-        handed: dict[int, list[tuple[int, set[tuple[str, int, int]]]]] = {}  # of each process, in order
-        for report in self._reported():
-            rows = {(table, *row) for table, found in report.get("rows", {}).items() for row in found}
-            if report.get("what") == "written":
-                promised |= rows
-            elif report.get("what") == "handed":
-                handed.setdefault(report["process"], []).append((report["seq"], rows))
-            elif report.get("what") == "checkpoint":
-                for seq, rows in handed.get(report["process"], ()):
-                    promised |= rows if seq <= report["seq"] else set()
-        for commits in handed.values():
-            there = [all(is_there(table, row) for table, *row in rows) for _, rows in commits]
-            last = max((place for place, whole in enumerate(there) if whole), default=-1)
-            promised = promised.union(*(rows for _, rows in commits[: last + 1]))
-        return promised
-
     def lost(self) -> int:
         """Rows that were promised to be in the file, and are not."""
         found: dict[str, set[tuple[int, int]]] = {}
@@ -621,10 +597,13 @@ class Run:
                 with contextlib.suppress(sqlite3.Error, UnicodeDecodeError, OverflowError):
                     found[table] = set(connection.execute(f"SELECT {key}, crc FROM {table}"))
 
-        def is_there(table: str, row: Sequence[int]) -> bool:
-            return tuple(row) in found.get(table, ())
-
-        return sum(not is_there(table, row) for table, *row in self._promised(is_there))
+        promised = {
+            (table, *row)
+            for report in self._reported()
+            for table, rows in report.get("rows", {}).items()
+            for row in rows
+        }
+        return sum(tuple(row) not in found.get(table, ()) for table, *row in promised)
 
     def difference(self, reference: "Reference", outcome: Outcome, damaged: bool = False) -> list[str]:
         """In what a run that ended differs from the one that was never interrupted.
@@ -696,7 +675,7 @@ def _rows_of(made: Commit) -> dict[str, list[tuple[int, int]]]:
 
 
 class _Witness:
-    """Tells outside which rows each commit handed over and each transaction wrote; measures what instants are drawn from."""
+    """Tells outside which rows each transaction wrote; measures what instants are drawn from."""
 
     def __init__(self, reports: int):
         self._reports = reports
@@ -709,7 +688,7 @@ class _Witness:
         self.measures[name] = self.measures.get(name, 0) + amount
 
     def install(self) -> None:
-        commit, write, put, observe = LogWriter.commit, LogWriter._write, WriteBehind.put, ExGRPOTrainer._observe
+        write, observe = LogWriter._write, ExGRPOTrainer._observe
 
         def writing(log, made):
             write(log, made)
@@ -717,18 +696,6 @@ class _Witness:
             self._tell({"what": "written", "rows": told})
             self._count("COMMIT of a checkpoint" if made.durable else "COMMIT")
             self._count("INSERT", sum(map(len, told.values())))
-
-        def putting(behind, made):
-            put(behind, made)
-            self._count("handed")
-            told = _rows_of(made)
-            self._tell({"what": "handed", "process": os.getpid(), "seq": made.rows["state"][0][0], "rows": told})
-
-        def committing(log, state, checkpoint=False, snapshot=None):
-            position = commit(log, state, checkpoint, snapshot)
-            if checkpoint:
-                self._tell({"what": "checkpoint", "process": os.getpid(), "seq": position.seq})
-            return position
 
         def observing(trainer, generation, output):
             ids = repr([list(map(int, ids)) for ids in generation.completion_ids]).encode()
@@ -741,8 +708,7 @@ class _Witness:
             self._tell(told)
             return observe(trainer, generation, output)
 
-        LogWriter.commit, LogWriter._write, WriteBehind.put = committing, writing, putting
-        ExGRPOTrainer._observe = observing
+        LogWriter._write, ExGRPOTrainer._observe = writing, observing
         files = _Files()
         before(ExGRPOTrainer, "_save_checkpoint", lambda trainer, *_, **__: files.watch(trainer))
 

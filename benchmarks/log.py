@@ -1,5 +1,5 @@
 """The experience log as it grows: time to append a step, to open, to plan with reads from the file, to read at random;
-file size and resident memory. Of a step, the time of the caller by phase, and of the thread that writes behind it.
+file size and resident memory. Of a step, the time of the caller by phase.
 
     python benchmarks/log.py                            # 10^4 .. 10^7 trajectories of 8 tokens, and 10^5 of 4,000
     python benchmarks/log.py --sizes 10000 100000       # less
@@ -121,7 +121,7 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     gc.collect()
     before = resident()
     start = time.perf_counter()
-    log = LogWriter(path, known, threaded=True)
+    log = LogWriter(path, known)
     position = log.reader.position()
     log.begin(Origin(model="synthetic", num_generations=K), position)
     config = ReplayConfig(
@@ -138,7 +138,7 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     gc.collect()
     held = resident() - before
     log.commit(planner.state(size))
-    phases: dict[str, list[float]] = {name: [] for name in ("plan", "observe", "admit", "commit", "behind", "cpu")}
+    phases: dict[str, list[float]] = {name: [] for name in ("plan", "observe", "admit", "commit", "cpu")}
     steps, reads = [], []
     for step in range(size, size + repeats):
         clock = Clock(phases)
@@ -160,8 +160,6 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
         clock.tick("commit")
         phases["cpu"].append(clock.cpu)
         steps.append(sum(phases[name][-1] for name in ("plan", "observe", "admit", "commit")))
-        log.flush()  # as it does while the trainer is at work
-        clock.tick("behind")
     for _ in range(repeats):
         serials = rng.integers(0, size, B).tolist()
         fresh = LogReader(path)  # nothing cached by us

@@ -20,13 +20,15 @@ import crash
 import crash_run
 
 from exgrpo.experience import ExperienceBuffer
-from exgrpo.experience.events import Measured
-from exgrpo.experience.log import LogWriter
+from exgrpo.experience.events import Began, Measured, Planned
+from exgrpo.experience.log import LogReader, LogWriter
+from exgrpo.experience.log.filesystem import ROLLBACK, UNLOCKED, VARIABLE
 from exgrpo.trl import ExGRPOTrainer
 
 pytestmark = pytest.mark.slow
 
 FULL, BLOCK, EXACT = "exgrpo", "rescue, mid block", "exgrpo, exact entropies, full buffer"
+AGES, BEFORE = "exgrpo, age limit", "exgrpo, checkpoints before admission"
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,15 @@ def expect_sound(campaign, *kinds):
 
 @pytest.mark.parametrize("kind", crash_run.KINDS)
 def test_a_killed_run_continues_bit_equal(campaign, kind):
+    campaign.kill(1, (kind,))
+    expect_sound(campaign, kind)
+    assert campaign.rows[kind].equal == campaign.rows[kind].faults
+
+
+@pytest.mark.parametrize("kind", ["commit", "checkpoint commit", "any instant", "opening"])
+@pytest.mark.parametrize("journal", [ROLLBACK, UNLOCKED])
+def test_a_run_with_a_rollback_journal_continues_bit_equal(campaign, kind, journal, monkeypatch):
+    monkeypatch.setenv(VARIABLE, journal)
     campaign.kill(1, (kind,))
     expect_sound(campaign, kind)
     assert campaign.rows[kind].equal == campaign.rows[kind].faults
@@ -228,6 +239,35 @@ def draw_once_more():
         return plan(*args)
 
     LogWriter.begin, ExGRPOTrainer._plan = beginning, planning
+
+
+def forget_the_generation():
+    """A log that is begun does not know which generation it is in."""
+    LogReader.latest_generation = lambda reader, lineage: None
+
+
+def notice_generations_late():
+    """What leaves because of its age is told before the generation in which it does."""
+    inner = LogWriter.__call__
+
+    def call(log, event):
+        if isinstance(event, Planned):
+            inner(log, Began(event.generation, event.step))
+        if not isinstance(event, Began):
+            inner(log, event)
+
+    LogWriter.__call__ = call
+
+
+@pytest.mark.parametrize(("config", "sabotage"), [(BEFORE, forget_the_generation), (AGES, notice_generations_late)])
+def test_a_log_that_misspeaks_of_when_things_happened_is_reported(root, config, sabotage):
+    campaign = crash.Campaign(root / sabotage.__name__, configs=(config,))
+    campaign.damage("nothing", campaign.base(config, False), lambda run: "nothing")
+    expect_sound(campaign, "nothing")
+    campaign.sabotage = sabotage
+    campaign.damage("nothing", campaign.base(config, False), lambda run: "nothing")
+    assert campaign.rows["nothing"].different == 1
+    assert "view evictions" in campaign.problems[-1]
 
 
 def test_a_lost_commit_is_reported(campaign):

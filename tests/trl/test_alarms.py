@@ -242,9 +242,9 @@ def test_an_open_gate_and_nothing_replayed():
 
 def test_what_an_idle_alarm_advises():
     alarm = ReplayAlarm()
-    watch(alarm, changed(healthy(60), share=0.0, questions=0.0, retired=40.0))
+    watch(alarm, changed(healthy(60), share=0.0, questions=0.0, size=0.0, retired=40.0))
     assert "(no replayable question stored)" in alarm.raised[0].message
-    assert "have retired (40)" in alarm.raised[0].message
+    assert "40 questions have retired, and of the others nothing is stored" in alarm.raised[0].message
     alarm = ReplayAlarm(trainer=a_trainer())
     why = "all replayable questions rest: 40 within cooldown=90"
     watch(alarm, changed(healthy(60), share=0.0, questions=0.0, retired=40.0), reasons=[why] * 60)
@@ -543,8 +543,8 @@ def test_a_real_run_whose_store_stays_empty(tmp_path):
 
     _, raised = run(tmp_path, dict(idle_steps=4), script=wrong, start_pass_at_1=0.0)
     assert [(a.kind, a.step) for a in raised] == [("idle", 4)]
-    assert "(no replayable question stored)" in raised[0].message
-    assert "Nothing is stored" in raised[0].message
+    assert "(nothing right yet: no completion of " in raised[0].message
+    assert "Look at the reward function" in raised[0].message
 
 
 @pytest.mark.parametrize("logging_steps", [1, 2])

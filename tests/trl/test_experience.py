@@ -1,6 +1,7 @@
 """Experience outlives its run: the log of a trainer, other trainers that start from it, and what must not be mixed in."""
 
 import asyncio
+import functools
 import os
 import re
 import sqlite3
@@ -23,6 +24,7 @@ from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.log import LogReader, StoredTrajectories, rebuild, upkeep
 from exgrpo.experience.log.rebuild import size_of
 from exgrpo.trl import experience
+from exgrpo.trl.questions import columns_read
 
 
 def script(generation: int, prompt: str, member: int) -> str:
@@ -159,6 +161,11 @@ def test_a_reward_that_raises_leaves_a_log_that_the_run_continues_from(tmp_path)
     trainer = make(tmp_path / "run", reward=raising, save_strategy="steps", save_steps=1)
     with pytest.raises(RuntimeError, match="the verifier is gone"):
         trainer.train()
+    with LogReader(tmp_path / "run" / "experience.db") as reader:
+        for table in ("generation", "replay", "eviction", "measurement"):  # nothing of the generation that was given up
+            ((last,),) = reader.rows(f"SELECT coalesce(max(step), 0) FROM {table}")
+            assert last <= 2
+    assert upkeep.verify(tmp_path / "run" / "experience.db") == []
     raising.__name__ = "right_reward"
     again = make(tmp_path / "run", save_strategy="steps", save_steps=1, reward=h.right_reward)
     again.train(resume_from_checkpoint=True)
@@ -387,6 +394,134 @@ def test_retired_questions_of_a_bank_are_fresh_again(tmp_path, bank):
     new.train()
     assert {event.question for event in new.events.of(Retired)} <= set(range(0, 24, 4))
     assert new.planner.buffer.num_retired < bank[0].planner.buffer.num_retired
+
+
+def numbered(edited=(), **columns):
+    """24 questions with columns that no reward function reads; `edited` ones have another answer."""
+    rows = h.questions(24).to_list()
+    rows = [row | {name: value(i) for name, value in columns.items()} for i, row in enumerate(rows)]
+    return Dataset.from_list([row | {"right": f"h{i}"} if i in edited else row for i, row in enumerate(rows)])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (lambda: numbered(id=lambda i: i + 100), "column 'id' is another, which no reward function reads"),
+        (lambda: numbered(number=int), "column 'id' and column 'number' is another"),
+        (lambda: numbered(id=int, level=lambda i: "easy"), "column 'level' is another"),
+        (lambda: numbered(edited=(5,), id=int), "whose question has another column 'right' in this dataset"),
+    ],
+    ids=["renumbered", "renamed", "added", "edited"],
+)
+def test_a_resumed_run_keeps_what_its_changed_data_still_holds(tmp_path, dataset, said, caplog):
+    first = make(tmp_path, numbered(id=int), save_strategy="steps", save_steps=2, reward=reads_right)
+    first.train()
+    second = make(tmp_path, dataset(), save_strategy="steps", save_steps=2, max_steps=5, reward=reads_right)
+    second.train(resume_from_checkpoint=True)
+    assert said in caplog.text
+    retired = {event.question for event in first.events.of(Retired)}
+    assert retired
+    assert retired == {event.question for event in second.events.of(Retired) if event.generation < 0}
+    assert f"{len(retired)} questions stay retired" in caplog.text
+    was, now = (contents(t.planner.buffer, dict(enumerate(t.questions.keys))) for t in (first, second))
+    lost = sum(len(row[3]) for row in was.values()) - sum(t.step < 4 for t in stored_in(second))
+    assert (lost > 0) == ("edited" in said or "right" in said)
+    assert len(now) >= len(was) - 1
+    assert upkeep.verify(tmp_path / "experience.db") == []
+
+
+def reads_right(prompts, completions, **others):
+    return h.right_reward(prompts, completions, others["right"])
+
+
+def stored_in(trainer):
+    buffer = trainer.planner.buffer
+    return buffer.get_many(buffer.live_slots().tolist())
+
+
+def hands_on(completions, **others):
+    return reads_right(None, completions, **others)
+
+
+class Callable_:
+    def __call__(self, completions, right, **others):
+        return [others.get("level"), others.pop("number", 1)]
+
+
+@pytest.mark.parametrize(
+    ("function", "read"),
+    [
+        (h.right_reward, {"right"}),
+        (reads_right, {"right"}),
+        (hands_on, None),
+        (Callable_(), {"right", "level", "number"}),
+        (functools.partial(h.right_reward), {"right"}),
+        (torch.nn.Linear(1, 1), set()),
+        (len, None),
+    ],
+)
+def test_which_columns_a_reward_function_reads(function, read):
+    assert columns_read([function], ["prompt", "right", "level", "number", "id"]) == read
+
+
+def test_a_function_may_say_which_columns_it_reads():
+    def function(completions, **others):
+        return hands_on(completions, **others)
+
+    function.columns = ("right",)
+    assert columns_read([function, h.right_reward], ["prompt", "right", "id"]) == {"right"}
+
+
+def test_training_goes_on_after_a_generation_was_given_up(tmp_path):
+    """In the same process: what memory holds of it is forgotten as well."""
+    calls = []
+
+    def raising(prompts, completions, right, **kwargs):
+        calls.append(len(prompts))
+        if len(calls) == 3:
+            raise RuntimeError("the verifier is gone")
+        return h.right_reward(prompts, completions, right)
+
+    trainer = make(tmp_path, reward=raising, max_steps=3, max_uses=2, max_age=2)
+    with pytest.raises(RuntimeError, match="the verifier is gone"):
+        trainer.train()
+    given_up = [event for event in trainer.events if isinstance(event, Replayed) and event.generation == 2]
+    assert given_up
+    trainer.train()
+    again = [event for event in trainer.events if isinstance(event, Replayed) and event.generation == 2]
+    assert len(again) == 2 * len(given_up)  # the same ones, replayed once
+    with LogReader(tmp_path / "experience.db") as reader:
+        ((replays,),) = reader.rows("SELECT count(*) FROM replays WHERE generation = 2")
+        assert replays == len(given_up)
+    assert upkeep.verify(tmp_path / "experience.db") == []
+    keys = dict(enumerate(trainer.questions.keys))
+    buffer = reopened(tmp_path / "experience.db")
+    with LogReader(tmp_path / "experience.db") as reader:
+        there = {number: facts.key for number, facts in reader.questions()}
+    assert contents(buffer, there) == contents(trainer.planner.buffer, keys)
+
+
+def test_a_log_on_a_local_disk_goes_with_the_checkpoints_of_a_shared_one(tmp_path, monkeypatch, caplog):
+    """Another node has `output_dir`, but not the disk of the log; or an older state of it."""
+    shared, local = tmp_path / "shared", tmp_path / "local" / "experience.db"
+    monkeypatch.setattr(experience, "is_shared", lambda path: path.is_relative_to(shared))
+    options = dict(save_strategy="steps", save_steps=2, experience_log=str(local))
+    whole = make(tmp_path / "whole", max_steps=6, save_strategy="steps", save_steps=2)
+    whole.train()
+    make(shared, **options).train()
+    assert (shared / "checkpoint-4" / "experience.db").is_file()
+    older = local.read_bytes()
+    local.unlink()
+    second = make(shared, **options, max_steps=6)
+    second.train(resume_from_checkpoint=True)
+    assert "is taken from the checkpoint's copy" in caplog.text
+    assert second.planner.buffer.fingerprint() == whole.planner.buffer.fingerprint()
+    local.write_bytes(older)  # the first node again
+    third = make(shared, **options, max_steps=7)
+    third.train(resume_from_checkpoint=True)
+    assert local.with_name("experience.db.left-behind").read_bytes() == older
+    assert third.state.global_step == 7
+    assert upkeep.verify(local) == []
 
 
 def test_the_log_is_written_by_one_thread_s_connection_from_any_thread(tmp_path):

@@ -432,6 +432,27 @@ def test_a_finished_run_keeps_its_best_model(tmp_path):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize(
+    ("said", "steps"), [("last", [4]), (True, [4]), ("checkpoint-1", [2, 3, 4]), (None, [1, 2, 3, 4])]
+)
+def test_the_configuration_says_what_to_resume_from(tmp_path, said, steps):
+    make(tmp_path, max_steps=3).train()
+    said = str(tmp_path / said) if said == "checkpoint-1" else said
+    second = make(tmp_path, max_steps=4, resume_from_checkpoint=said)
+    second.train()
+    assert [event.step + 1 for event in second.events.of(Planned)] == steps
+    second.args.max_steps = 1  # another call goes on, as without the option
+    second.train()
+    assert second.events.of(Planned)[-1].step == 4
+
+
+def test_the_call_says_it_before_the_configuration(tmp_path):
+    make(tmp_path, max_steps=2).train()
+    second = make(tmp_path, max_steps=2, resume_from_checkpoint="last")
+    second.train(resume_from_checkpoint=False)
+    assert [event.step for event in second.events.of(Planned)] == [0, 1]
+
+
 def test_what_the_host_cannot_resume_exactly_is_said(tmp_path, caplog):
     make(tmp_path, max_steps=2).train()
     make(tmp_path, max_steps=3, ignore_data_skip=True).train(resume_from_checkpoint=True)

@@ -281,7 +281,7 @@ def test_small_capacities_fall_back_to_on_policy(tmp_path, capacity):
     per_step = [sum(e.generation == g for e in trainer.events.of(Replayed)) for g in range(4)]
     assert all(n <= min(4, capacity) for n in per_step)
     if capacity == 0:
-        assert trainer.idle_reason == "no replayable question stored"
+        assert trainer.idle_reason == "nothing is stored: capacity=0"
 
 
 @pytest.mark.parametrize("outcome", ["a", "z"])

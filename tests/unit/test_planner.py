@@ -172,7 +172,7 @@ def test_idle_says_why():
     assert lab.plan().idle == "gate closed: Pass@1 must exceed 0.35 over 256 completions, so far none"
     lab = Lab(capacity=0)
     lab.store(1, 1)
-    assert lab.plan().idle == "no replayable question stored"
+    assert lab.plan().idle == "nothing is stored: capacity=0"
 
 
 def test_pass_at_1_of_a_step_governs_the_next():
@@ -305,7 +305,7 @@ def test_everything_retired_fills_up_and_is_counted():
     plan = lab.plan(2)
     assert plan.refilled == 2
     assert len(set(plan.questions.tolist())) == 2
-    assert plan.idle == "no replayable question stored"
+    assert plan.idle.startswith("all retired: 3 questions")
     lab.observe(plan, {q: [RIGHT] * 8 for q in range(3)})
     assert len(lab.of(Retired)) == 3  # once each
 

@@ -72,7 +72,7 @@ def test_a_trajectory_leaves_once_it_was_used_so_often():
     serials = [[choice.serial for choice in lab.plan(4).choices] for _ in range(5)]
     assert serials == [[1], [1], [0], [0], []]
     assert [(e.serial, e.reason) for e in lab.of(Evicted)] == [(1, "uses"), (0, "uses")]
-    assert lab.plan(4).idle == "no replayable question stored"
+    assert lab.plan(4).idle.startswith("all evicted")
 
 
 def test_uses_before_this_one_are_told():
@@ -272,9 +272,9 @@ def test_a_question_that_holds_nothing_does_not_rest():
     lab = Lab(4, max_uses=1, cooldown=5, replay_share=0.25)
     lab.store(3, 1)
     assert lab.plan(4).num_replayed == 1
-    assert lab.plan(4).idle == "no replayable question stored"
+    assert lab.plan(4).idle.startswith("all evicted")
     lab = Lab(4, cooldown=5, replay_share=0.25)
     lab.store(3, 1)
     assert lab.plan(4).num_replayed == 1
     lab.buffer.retire(3)
-    assert lab.plan(4).idle == "no replayable question stored"
+    assert lab.plan(4).idle.startswith("all retired")

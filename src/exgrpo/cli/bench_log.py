@@ -68,7 +68,7 @@ def trajectory(question: int, rng: np.random.Generator, step: int, tokens: int) 
 def fill(path: str, size: int, tokens: int) -> dict[str, float]:
     """Append in commits of 512, with an observation of every question, CPU time of this thread; a checkpoint at the end."""
     questions, rng = size // PER_QUESTION, np.random.default_rng(0)
-    log = LogWriter(path, Synthetic(questions), threaded=True)
+    log = LogWriter(path, Synthetic(questions))
     log.begin(ORIGIN)
     buffer = planner_on(log, size).buffer
     seconds = []
@@ -84,16 +84,11 @@ def fill(path: str, size: int, tokens: int) -> dict[str, float]:
         log.commit(PlannerState(generation=step + 1, step=step))
         seconds.append((time.thread_time() - began) / len(made))
     began = time.perf_counter()
-    log.flush()
-    waited = time.perf_counter() - began
-    began = time.perf_counter()
     log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, buffer.snapshot())
-    log.flush()
     checkpoint = time.perf_counter() - began
     log.close()
     return {
         "append_us": 1e6 * statistics.median(seconds),
-        "flush_after_all_ms": 1e3 * waited,
         "checkpoint_ms": 1e3 * checkpoint,
         "file_bytes": Path(path).stat().st_size / size,
     }
@@ -103,7 +98,7 @@ def steps(path: str, size: int, tokens: int, repeats: int) -> dict[str, float]:
     """Open, then plan, observe, admit and commit: CPU time of this thread; and wall time until the commit is written."""
     rng, questions = np.random.default_rng(1), Synthetic(size // PER_QUESTION)
     before, began = resident(), time.perf_counter()
-    log = LogWriter(path, questions, threaded=True)
+    log = LogWriter(path, questions)
     position = log.reader.position()
     log.begin(ORIGIN, position)
     planner = planner_on(log, size)
@@ -123,7 +118,6 @@ def steps(path: str, size: int, tokens: int, repeats: int) -> dict[str, float]:
         admitted, handed = time.thread_time(), time.perf_counter()
         log.commit(planner.state(step))
         committed = time.thread_time()
-        log.flush()
         spent = (planned - start, admitted - scored, committed - admitted, time.perf_counter() - handed)
         for kept, seconds in zip(took.values(), spent, strict=True):
             kept.append(1e3 * seconds)

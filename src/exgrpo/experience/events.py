@@ -10,6 +10,14 @@ from .trajectory import Trajectory
 
 
 @dataclass(frozen=True)
+class Began:
+    """What follows belongs to this generation, until another begins; a log keeps it as part of other events."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
 class Planned:
     """A generation begins: `questions` groups, of which `replayed` hold a stored trajectory; `idle`: why none does."""
 
@@ -140,7 +148,7 @@ class Learned:
     ess: float
 
 
-Event = Planned | Observed | Admitted | Stored | Evicted | Retired | Returned | Measured | Replayed | Learned
+Event = Began | Planned | Observed | Admitted | Stored | Evicted | Retired | Returned | Measured | Replayed | Learned
 Listener = Callable[[Event], None]
 
 

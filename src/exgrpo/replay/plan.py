@@ -23,6 +23,7 @@ from ..experience.admission import Completion
 from ..experience.buffer import ExperienceBuffer
 from ..experience.events import (
     Admitted,
+    Began,
     Event,
     Learned,
     Listener,
@@ -182,6 +183,7 @@ class ReplayPlanner:
             score: `Scores` of trajectories under the current policy, or their entropies.
         """
         generation, self.generation = self.generation, self.generation + 1
+        self.listener(Began(generation, step))
         expired = self.buffer.expire(step - self.config.max_age) if self.config.max_age else 0
         returned = self._review(generation, step)
         self.buffer.advance(step)
@@ -392,7 +394,26 @@ class ReplayPlanner:
             return f"all replayable questions rest: {resting} within cooldown={self.config.cooldown}"
         if self.config.mixing == "prompt" and self.config.max_uses and self.buffer.replays.any():
             return f"no replayable question stored: those seen were replayed max_uses={self.config.max_uses} times or retired"
-        return "no replayable question stored"
+        return self._why_none_stored()
+
+    def _why_none_stored(self) -> str:
+        config, buffer, retired = self.config, self.buffer, self.buffer.num_retired
+        seen = buffer.scorable > 0
+        if not seen.any():
+            return "no replayable question stored"
+        if config.capacity == 0:
+            return "nothing is stored: capacity=0"
+        if retired and (buffer.next_serial or retired >= seen.sum()):
+            return f"all retired: {retired} questions have left replay, and of the others nothing is stored"
+        if buffer.next_serial:
+            return "all evicted: what was stored has left (capacity, max_age, max_uses)"
+        others = seen & ~buffer.retired
+        if right := int((others & (buffer.successes > 0)).sum()):
+            if config.store_truncated:
+                return f"none admitted: the rule {config.admission!r} took no completion of {right} questions with right ones"
+            return f"all cut: what was right of {right} questions reached the length limit, and store_truncated=False"
+        besides = f", and {retired} were solved at once" if retired else ""
+        return f"nothing right yet: no completion of {int(others.sum())} questions{besides}"
 
     def _review(self, generation: int, step: int) -> int:
         """Let a share of the retired questions return, where it is time; returns how many."""

@@ -13,6 +13,16 @@ Values = Mapping[str, float]
 EMPTY = "no replayable question stored"
 """Why nothing is replayed, as a plan says it, where there is nothing that could be."""
 
+MORE = "take more or harder questions, a larger num_generations, retirement='never', or review_every."
+ADVICE = {
+    "all retired": f"For a run that goes on, {MORE}",
+    "nothing right yet": "Look at the reward function and correctness_threshold first; then take easier questions.",
+    "all cut": "Raise max_completion_length, or set store_truncated=True.",
+    "none admitted": "Loosen admission.",
+    "all evicted": "Raise max_age, max_uses or capacity.",
+}
+"""What to do, by how the reason begins."""
+
 _DEFAULTS = ReplayConfig()
 
 
@@ -92,11 +102,11 @@ def of_gate(values: Values, steps: int, args: Any, step: int, reason: str | None
 def of_idle(values: Values, steps: int, reason: str | None, step: int) -> str:
     """steps: without replay, though the gate was open. reason: that of the latest generation."""
     nothing = reason is None or reason.startswith(EMPTY)
-    if nothing and values.get("replay/questions") == 0 and values.get("replay/retired"):
-        advice = (
-            f"All questions with a stored trajectory have retired ({values['replay/retired']:.0f}): take more or harder "
-            "questions, a larger num_generations, retirement='never', or review_every."
-        )
+    known = next((text for kind, text in ADVICE.items() if reason is not None and reason.startswith(kind)), None)
+    if known is not None:
+        advice = known
+    elif nothing and values.get("replay/size") == 0 and values.get("replay/retired"):
+        advice = f"{values['replay/retired']:.0f} questions have retired, and of the others nothing is stored: {MORE}"
     elif nothing and values.get("replay/size") == 0:
         advice = (
             f"Nothing is stored, at a Pass@1 of {values.get('fresh/pass_at_1', math.nan):.2f}: look at the reward function, "

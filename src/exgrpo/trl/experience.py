@@ -5,13 +5,15 @@ done there, and its outcome, or its error, reaches all (`on_main`).
 """
 
 import logging
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, ConfigurationError, ExperienceLogError
+from ..errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener
 from ..experience.log import (
     LogReader,
@@ -25,6 +27,8 @@ from ..experience.log import (
     rebuild,
     source_of,
 )  # fmt: skip
+from ..experience.log.connection import WriterLock, put_in_place
+from ..experience.log.filesystem import is_shared
 from ..experience.log.gather import committing
 from ..experience.quality import Diversity, embed
 from ..experience.store import MemoryStore, TrajectoryStore
@@ -75,6 +79,7 @@ class ExperienceKeeper:
         self._failed = False  # to start, half way
         self._has_begun = False  # the log that is open
         self._all_is_written = False
+        self._is_ahead = False  # memory, of the log: a generation was given up half way
 
     def tell(self, event: Event) -> None:
         for listener in self.listeners:
@@ -131,29 +136,32 @@ class ExperienceKeeper:
                 "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
                 "experience_from=LOG if there is one; or resume with preset='on-policy'."
             )
-        on_main(self.accelerator, lambda: self._open(planner, checkpoint))
-        if again:
+        on_main(self.accelerator, lambda: self._open(planner, checkpoint, facts))
+        ahead = again and on_main(self.accelerator, lambda: self._is_ahead)
+        if again and not ahead:
             planner.buffer.store = self._store()
             on_main(self.accelerator, lambda: self._go_on(planner))
             return planner, None
-        if checkpoint is not None or self._failed:
+        if checkpoint is not None or self._failed or ahead:
             planner = self.new_planner()
         self._failed = True
         planner.buffer.store = self._store()
-        opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts))
+        opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts, ahead))
         if not self.accelerator.is_main_process:
             if opened.index is not None:
                 planner.buffer.restore(opened.index)
             planner.restore(opened.state)
             planner.diversity = opened.diversity
-        self._started, self._failed = True, False
+        self._started, self._failed, self._is_ahead = True, False, False
         if checkpoint is None or opened.choices is None:
             return planner, None
         saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
         return planner, unpacked(saved, opened.choices, self.accelerator.device)
 
-    def _open(self, planner: ReplayPlanner, checkpoint: str | None) -> None:
+    def _open(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> None:
         path = self.config.experience_path
+        if checkpoint is not None and facts is not None and facts.log is not None:
+            restore_copy(Path(checkpoint) / FILE_NAME, path, Position(**facts.log))
         if checkpoint is not None and not path.is_file():
             raise CheckpointError(
                 f"{checkpoint} belongs to an experience log, but there is none at {path}. Put it there, or set experience_log "
@@ -164,7 +172,7 @@ class ExperienceKeeper:
         if self.log is not None:  # of an earlier call of train()
             self._close()
         self._has_begun = False
-        self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype, threaded=True)
+        self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype)
         self.listeners.append(self.log)
 
     def _close(self) -> None:
@@ -184,9 +192,10 @@ class ExperienceKeeper:
         origin = origins.describe(self.trainer, origins.tokenizer_json(self.trainer))
         self.log.begin(origin, self.position, self.trainer._optimizer_step)
         self.commit(planner)
-        self.log.flush()
 
-    def _begin(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> Opened:
+    def _begin(
+        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, ahead: bool
+    ) -> Opened:
         assert self.log is not None
         tokenizer = origins.tokenizer_json(self.trainer)
         origin = origins.describe(self.trainer, tokenizer)
@@ -195,11 +204,14 @@ class ExperienceKeeper:
         choices: dict[int, Choice] | None = None
         if checkpoint is not None:
             choices = self._resume(planner, origin, checkpoint, facts)
+        elif ahead and self.position is not None:
+            planner.restore(self._rebuild(planner, origin, self.position))
+            logger.warning("The generation that was given up half way is not in the log, and is planned anew.")
         else:
             self._start_anew(planner, origin)
-        planner.buffer.shrink()
+        with self.log.at_step(self.trainer._optimizer_step):
+            planner.buffer.shrink()
         self.commit(planner)
-        self.log.flush()
         shared = self.accelerator.num_processes > 1
         return Opened(
             planner.buffer.snapshot() if shared else None,
@@ -223,12 +235,13 @@ class ExperienceKeeper:
             with open_source(path) as source:
                 self._inherit(planner, origin, source)
 
-    def _inherit(self, planner: ReplayPlanner, origin: Origin, source: Source) -> None:
+    def _inherit(self, planner: ReplayPlanner, origin: Origin, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
         step = self.trainer._optimizer_step
         source = replace(source, trajectories=committing(source.trajectories, self.log, self._state(planner)))
         report = inherit(
-            source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer), origins.bounds(self.trainer)
+            source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer), origins.bounds(self.trainer),
+            reads=origins.reads(self.trainer), keep_retired=keep_retired,
         )  # fmt: skip
         logger.warning("Experience from %s: %s.", source.name, report)
 
@@ -257,16 +270,11 @@ class ExperienceKeeper:
             )
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
-            planner.restore(PlannerState(state.generation, step, state.gate_open, state.pass_at_1))
-            self._inherit(planner, origin, source_of(reader, position))
+            planner.restore(replace(state, step=step, pass_number=0, cursor=0, deferred=()))
+            self._inherit(planner, origin, source_of(reader, position), keep_retired=before.rewards == origin.rewards)
             return None
         end = reader.end()
-        self.log.begin(origin, position, step)
-        indices = self.log.indices()
-        state = rebuild(reader, planner.buffer, position, indices)
-        if planner.diversity is not None:
-            for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
-                planner.diversity.add(int(indices[question]), vector)
+        state = self._rebuild(planner, origin, position)
         if origins.order_of_data(before) != origins.order_of_data(origin):
             logger.warning("Another seed or shuffling than before: the passes over the data start anew.")
             state = replace(state, pass_number=0, cursor=0, deferred=())
@@ -287,6 +295,18 @@ class ExperienceKeeper:
             return choices
         self._admit_rest(planner, saved, choices)
         return None
+
+    def _rebuild(self, planner: ReplayPlanner, origin: Origin, position: Position) -> PlannerState:
+        """Give a planner the experience of a position, on a branch that continues it; what else it was there."""
+        assert self.log is not None
+        reader = self.log.reader
+        self.log.begin(origin, position, self.trainer._optimizer_step)
+        indices = self.log.indices()
+        state = rebuild(reader, planner.buffer, position, indices)
+        if planner.diversity is not None:
+            for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
+                planner.diversity.add(int(indices[question]), vector)
+        return state
 
     def _admit_rest(self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice]) -> None:
         """A batch that was cut otherwise is not learned from on, but its successes are stored."""
@@ -312,8 +332,7 @@ class ExperienceKeeper:
         return planner.state(self.trainer._optimizer_step, self.trainer.generated_tokens)
 
     def commit(self, planner: ReplayPlanner, checkpoint: bool = False) -> Position | None:
-        """Write down what happened; on the main process. What is not for a checkpoint is written while training goes on: what
-        is wrong with it, the next one says."""
+        """Write down what happened; on the main process."""
         if self.log is None:
             return None
         snapshot = planner.buffer.snapshot() if checkpoint else None
@@ -322,29 +341,66 @@ class ExperienceKeeper:
         self._all_is_written = True
         return self.position
 
-    def checkpoint(self, planner: ReplayPlanner) -> dict[str, Any] | None:
-        """Commit for a checkpoint; every process gets the position, or the error that makes the checkpoint fail."""
+    def checkpoint(self, planner: ReplayPlanner, folder: Path) -> dict[str, Any] | None:
+        """Commit for a checkpoint in a folder; every process gets the position, or the error that makes the checkpoint
+        fail."""
         if not self.config.keeps_log:
             return None
-        position = on_main(self.accelerator, lambda: self.commit(planner, checkpoint=True))
+        position = on_main(self.accelerator, lambda: self._commit_and_copy(planner, folder))
         return None if position is None else asdict(position)
 
+    def _commit_and_copy(self, planner: ReplayPlanner, folder: Path) -> Position | None:
+        position = self.commit(planner, checkpoint=True)
+        if self.log is not None and is_shared(folder) and not is_shared(self.log.path):  # of this machine alone
+            self.log.copy_to(folder / FILE_NAME)
+        return position
+
     def pause(self, planner: ReplayPlanner, done: bool) -> None:
-        """Training is over for now: free the log for others; `done` if nothing went wrong."""
+        """Training is over for now: free the log for others; `done` if nothing went wrong. A generation that was given up
+        before its results were written leaves nothing in the log."""
         if self.log is None or not self._has_begun:
             self._close()
             return
         try:
+            self._is_ahead = not done and self._all_is_written and self.log.waits
             try:
-                self.commit(planner)
+                if not self._is_ahead:
+                    self.commit(planner)
             finally:
-                committed, self._all_is_written = self._all_is_written, False
                 self.log.pause()
-                self._all_is_written = committed
         except ExperienceLogError:
             if done:
                 raise
             logger.exception("What happened since the last commit of %s could not be written.", self.log.path)
+
+
+def restore_copy(copy: Path, path: Path, position: Position) -> None:
+    """Where a log is gone, or does not reach a checkpoint's position, put the checkpoint's copy in its place."""
+    if not copy.is_file():
+        return
+    if path.is_file():
+        try:
+            with LogReader(path) as reader:
+                reader.lineage(position)
+            return
+        except LogInUseError:
+            raise
+        except ExperienceLogError as error:
+            why = str(error)
+    else:
+        why = "it is not there"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = WriterLock(path)
+    lock.acquire()
+    try:
+        if path.is_file():
+            os.replace(path, path.with_name(f"{path.name}.left-behind"))
+        beside = path.with_name(f".{path.name}.copy")
+        shutil.copyfile(copy, beside)
+        put_in_place(beside, path)
+    finally:
+        lock.release()
+    logger.warning("%s is taken from the checkpoint's copy, %s (%s).", path, copy, why)
 
 
 @contextmanager

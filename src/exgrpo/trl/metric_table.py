@@ -35,8 +35,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "fresh/unanswered": Metric(
         "share",
-        "fresh completions without an answer where the verifier looks, be it right or wrong; only with a reward function that can "
-        "tell. 1 is said at once",
+        "fresh completions without an answer where the verifier looks, be it right or wrong; only with a reward function that "
+        "can tell. 1 is said at once",
         basic=True,
         rare=True,
     ),

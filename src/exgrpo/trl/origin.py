@@ -19,6 +19,7 @@ from ..experience.log import Origin
 from ..experience.log.inherit import Bounds
 from ..experience.trajectory import FloatArray, Trajectory
 from .embedding import TextEncoder
+from .questions import columns_read
 from .reward_answers import rewards_in
 
 VOLATILE = (
@@ -100,6 +101,13 @@ def rewards_of(trainer: Any) -> str:
     ]
     decides = trainer.reward_func_names[trainer._correctness]
     return json.dumps([functions, {"decides": decides, "above": float(trainer.args.correctness_threshold)}])
+
+
+def reads(trainer: Any) -> frozenset[str] | None:
+    """Columns of the data that the run depends on beside the prompt; None where that cannot be told."""
+    read = columns_read(trainer.reward_funcs, trainer.train_dataset.column_names)
+    typed = {"problem_type"} if trainer.args.by_problem_type else set()
+    return None if read is None else read | typed
 
 
 def vocabulary_of(model: Any) -> int:

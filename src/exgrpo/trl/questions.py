@@ -2,10 +2,14 @@
 
 import datetime
 import decimal
+import dis
+import functools
 import hashlib
+import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -124,6 +128,57 @@ class QuestionTable:
             rows = torch.randperm(n, generator=generator).numpy() if shuffle else np.arange(n)
             questions = self.question_of_row[rows]
             yield questions[self.row_of_question[questions] == rows]
+
+
+def columns_read(functions: Sequence[Any], columns: Collection[str]) -> frozenset[str] | None:
+    """Of a dataset's columns those that reward functions read; None where that cannot be told, as where one hands its
+    `**kwargs` on. A function may say it in an attribute `columns`."""
+    read = set[str]()
+    for function in functions:
+        if isinstance(function, torch.nn.Module):
+            continue
+        said = getattr(function, "columns", None)
+        found = set(columns).intersection(said) if isinstance(said, (list, tuple, set, frozenset)) else None
+        if found is None and (found := _columns_in_code(function, columns)) is None:
+            return None
+        read |= found
+    return frozenset(read)
+
+
+def _columns_in_code(function: Any, columns: Collection[str]) -> set[str] | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None or hasattr(function, "__wrapped__"):
+        return None
+    count = code.co_argcount + code.co_kwonlyargcount
+    found = set(code.co_varnames[:count])
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        others = code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]
+        if (keys := _keys_taken(code, others)) is None:
+            return None
+        found |= keys
+    return found.intersection(columns)
+
+
+def _keys_taken(code: CodeType, name: str) -> set[str] | None:
+    """Which keys a function takes out of a mapping by `mapping[KEY]`, `.get` and `.pop`; None if it does more with it."""
+    keys = set[str]()
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PUSH_NULL", "PRECALL")]
+    for place, step in enumerate(steps):
+        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if name not in names or step.opname.startswith("STORE") or step.opname == "LOAD_CONST":
+            continue
+        after = steps[place + 1 : place + 3]
+        is_method = after[0].opname in ("LOAD_METHOD", "LOAD_ATTR") and after[0].argval in ("get", "pop")
+        key, use = (after[1], None) if is_method else after
+        is_taken = use is None or use.opname == "BINARY_SUBSCR" or use.argrepr == "[]"
+        if step.argval != name or key.opname != "LOAD_CONST" or not isinstance(key.argval, str) or not is_taken:
+            return None
+        keys.add(key.argval)
+    return keys
 
 
 def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:

@@ -57,8 +57,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
         """Begin, or continue from a checkpoint; returns the generation under way, where it can be learned from on."""
         raise NotImplementedError
 
-    def _position(self) -> dict[str, Any] | None:
-        """Write down what a checkpoint must find again, and say where; on all processes."""
+    def _position(self, folder: Path) -> dict[str, Any] | None:
+        """Write down what the checkpoint in a folder must find again, and say where; on all processes."""
         raise NotImplementedError
 
     _columns_of_replay = 0
@@ -87,13 +87,17 @@ class ResumableGRPOTrainer(GRPOTrainer):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint; `True` for the last one in `args.output_dir` that was written to its end; or `"last"`, which
-                begins anew where there is none. The run continues bit-equal to one that was never interrupted, its
-                experience included. What the log holds beyond the checkpoint stays there, on a branch of its own.
+                begins anew where there is none. By default what `args.resume_from_checkpoint` says, in the first call of
+                `train()`; `False` begins anew whatever it says. The run continues bit-equal to one that was never
+                interrupted, its experience included. What the log holds beyond the checkpoint stays there, on a branch of
+                its own.
 
         Raises:
             CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.
             ExperienceLogError: the log cannot be opened or trusted, or another process writes it.
         """
+        if resume_from_checkpoint is None and not self._optimizer_step:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
         checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         self._steps_of_earlier_calls = self._optimizer_step
         self._resuming = None if checkpoint is None else (checkpoint, CheckpointFacts.read(Path(checkpoint)))
@@ -202,7 +206,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
             in_block = False
         if in_block:
             save_block(Path(output_dir), self.accelerator.process_index, block, self._generation)
-        position = self._position()
+        position = self._position(Path(output_dir))
         if self.args.should_save:
             metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}
             CheckpointFacts(

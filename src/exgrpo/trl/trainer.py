@@ -229,10 +229,10 @@ class ExGRPOTrainer(MixedLossTrainer):
             self._embed(generation)
         return generation
 
-    def _position(self) -> dict[str, Any] | None:
+    def _position(self, folder: Path) -> dict[str, Any] | None:
         if self.experience is None or self.planner is None:
             return None
-        return self.experience.checkpoint(self.planner)
+        return self.experience.checkpoint(self.planner, folder)
 
     # Generation -------------------------------------------------------------------------------------------------
 

@@ -122,6 +122,8 @@ class _Audit:
             with explained(self.path, f"reading {where}"):
                 yield
         except ExperienceLogError as error:
+            if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
+                raise  # of locks, memory or the file system: it says nothing of the log
             self.add(where, None, _cause(error))
             self._events_are_sound = self._events_are_sound and where not in schema.EVENTS
 

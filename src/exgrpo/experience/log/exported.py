@@ -82,7 +82,7 @@ def read_export(folder: Path | str) -> Export:
     rows = _Rows(pa, pq, folder, {q.facts.key: i for i, q in enumerate(questions)}, origins, about["format"])
     if len(rows.places) < len(questions):
         raise _not_as_it_must_be(folder / QUESTIONS, "a question's key comes twice in it")
-    source = Source(str(folder), end, questions, rows)
+    source = Source(str(folder), end, questions, rows, origin=origin)
     return Export(source, origin, str(about.get("log", "")), str(about.get("logp_dtype", "")), folder)
 
 

@@ -161,7 +161,7 @@ def _new_log(found: Sequence[_From], origin: Origin, into: Path, verb: str) -> G
         put_in_place(beside, into)
         report.into = into
     finally:
-        for suffix in ("", "-wal", "-shm", ".lock", ".owner"):
+        for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".held", ".owner"):
             Path(f"{beside}{suffix}").unlink(missing_ok=True)
     return report
 

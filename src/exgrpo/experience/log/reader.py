@@ -339,6 +339,14 @@ class LogReader:
                     found[generation] = (before[0] + successes, before[1] + scorable)
         return tuple(found.values())[::-1]
 
+    def latest_generation(self, lineage: Sequence[Span]) -> tuple[int, int] | None:
+        """Number and optimizer step of the last generation that began; None if there was none."""
+        for span in reversed(lineage):
+            sql = "SELECT generation, step FROM generation WHERE branch = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+            for generation, step in self.rows(sql, (span.branch, span.last)):
+                return int(generation), int(step)
+        return None
+
     def position_at_step(self, step: int) -> Position:
         """The last commit of the newest branch and its ancestors at which no more than `step` optimizer steps were done."""
         for span in reversed(self.lineage()):

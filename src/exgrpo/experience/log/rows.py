@@ -30,7 +30,7 @@ class Numbering(Protocol):
 
 
 def row_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, tuple[Any, ...]] | None:
-    """The table of an event and its values from the column after `branch` on; None for `Admitted` and `Stored`.
+    """The table of an event and its values from the column after `branch` on; None for `Began`, `Admitted` and `Stored`.
 
     Args:
         event: what happened.

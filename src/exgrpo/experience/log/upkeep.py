@@ -78,13 +78,14 @@ def prune(
         DamagedLogError: it cannot be trusted; nothing was deleted.
     """
     named, path = Path(path).absolute(), Path(path).resolve()
+    connect(path).close()  # is it one?
     lock = WriterLock(path)
-    connection = connect(path, write=True)
+    lock.acquire()
     try:
-        lock.acquire()
-        report = _prune(LogReader(path, connection), before_step, dry_run, [named.parent, *also], without_checkpoints)
+        with contextlib.closing(connect(path, write=True)) as connection:
+            reader = LogReader(path, connection)
+            report = _prune(reader, before_step, dry_run, [named.parent, *also], without_checkpoints)
     finally:
-        connection.close()
         lock.release()
     report.bytes_after = path.stat().st_size
     return report

@@ -19,17 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ExperienceLogError
-from ..events import Admitted, Event, Planned
+from ..events import Admitted, Began, Event, Planned
 from ..trajectory import Trajectory
 from . import schema
-from .behind import WriteBehind
 from .commits import Commit, Kept
-from .connection import WriterLock, connect, create, explained, now
+from .connection import WriterLock, connect, create, explained, now, synchronous_of
 from .facts import Branch, Origin, PlannerState, Position, Questions, Span
 from .reader import LogReader
 from .rows import row_of
 from .snapshot import NONE, packed
 from .store import StoredTrajectories
+
+INHERITED = -1
+"""The generation under which stands what happened before the first one of a run."""
 
 
 class LogWriter:
@@ -38,23 +40,17 @@ class LogWriter:
     Use: `open`, then `begin` a branch, then give it to a planner as listener and as store, and `commit` after each
     generation. Questions carry the numbers of the run's own buffer.
 
-    With `threaded`, a thread of its own writes ordinary commits, in their order and each in its transaction, and `commit`
-    returns before it has: a process that is killed loses the last few of them, entirely and from the end, never one
-    from between. That is what a checkpoint does not allow: it is written, and all before it, when `commit` returns. Not for
-    processes that fork while commits wait.
-
     Args:
         path: of the file; made if it is not there.
         questions: of this run.
         logp_dtype: `float32` or `float16`: in what log-probs are kept.
-        threaded: whether ordinary commits are written behind the caller's back.
 
     Raises:
         LogInUseError: another process writes it.
         ExperienceLogError, DamagedLogError: it cannot be opened, written or trusted.
     """
 
-    def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32", threaded: bool = False):
+    def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
         self.path = Path(path).resolve()  # one lock for all names of a file
         self.questions = questions
         self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
@@ -62,10 +58,9 @@ class LogWriter:
         self._lineage: tuple[Span, ...] = ()
         self._gathered = Commit()
         self._unwritten: dict[int, Trajectory] = {}  # by serial; each leaves once its transaction is in the file
-        self._behind = WriteBehind(self._write) if threaded else None
         self._indices = np.empty(0, np.int32)
         self._last_state: PlannerState | None = None
-        self._generation = self._step = 0
+        self._generation, self._step = INHERITED, 0
         self._lock_and_read()
 
     def _lock_and_read(self) -> None:
@@ -76,17 +71,16 @@ class LogWriter:
         with contextlib.ExitStack() as undo:
             self._lock.acquire()
             undo.callback(self._lock.release)
-            # of who writes: the thread, and the caller while nothing waits
             self._connection = connect(self.path, write=True) if self.path.exists() else create(self.path)
             undo.callback(self._connection.close)
             with explained(self.path, "opening it for writing"):
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._connection.execute("ROLLBACK")
-            self._reader = LogReader(self.path, self._connection if self._behind is None else None)
-            undo.callback(self._reader.close)
+                self._synchronous = synchronous_of(self._connection)
+            self.reader = LogReader(self.path, self._connection)
             self._numbers = self._match_questions()
-            self._origins = {origin.as_json(): number for number, origin in self._reader.origins().items()}
-            self._next_seq = max([self._reader.end() + 1, *(b.first_seq for b in self._reader.branches.values())])
+            self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
+            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
             undo.pop_all()
 
     @property
@@ -94,42 +88,25 @@ class LogWriter:
         """Whether this writer holds the log."""
         return self._lock.held
 
-    @property
-    def reader(self) -> LogReader:
-        """Reads all that was committed; waits until it is written."""
-        self.flush()
-        return self._reader
-
     def pause(self) -> None:
-        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer.
-
-        Raises:
-            ExperienceLogError: what still waited could not be written, and is given up; the log is free all the same.
-        """
+        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer."""
         if not self._lock.held:
             return
-        try:
-            if self._behind is not None:
-                self._behind.stop()
-        finally:
-            with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._lock.release()
+        with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._lock.release()
 
     def close(self) -> None:
         """Free the log for other writers, as `pause`; reading through this one ends too."""
-        try:
-            self.pause()
-        finally:
-            self._reader.close()
-            self._connection.close()
+        self.pause()
+        self._connection.close()
 
     def _match_questions(self) -> NDArray[np.int32]:
         """Of each question of this run its number in the log, or NONE."""
         numbers = np.full(len(self.questions.keys), NONE, np.int32)
         here = {key: index for index, key in enumerate(self.questions.keys)}
         last = 0
-        for last, facts in self._reader.questions():
+        for last, facts in self.reader.questions():
             if (index := here.get(facts.key)) is not None:
                 numbers[index] = last
         self._next_question = last + 1
@@ -153,7 +130,7 @@ class LogWriter:
     @property
     def position(self) -> Position:
         """The end of the last commit."""
-        return Position(self._reader.id, self._lineage[-1].branch, self._lineage[-1].last)
+        return Position(self.reader.id, self._lineage[-1].branch, self._lineage[-1].last)
 
     def begin(self, origin: Origin, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
         """Start a branch: a run of its own, or what continues another from a position. It is in the file from its first
@@ -179,13 +156,23 @@ class LogWriter:
         reader.branches[number] = Branch(*row)
         self._lineage = (*spans, Span(number, first, first - 1, serial))
         self._stored = StoredTrajectories(reader, self._lineage, self.index_of)
+        self._generation, self._step = reader.latest_generation(spans) or (INHERITED, step)
+
+    @contextmanager
+    def at_step(self, step: int) -> Iterator[None]:
+        """What happens meanwhile happens at this optimizer step, not at that of the latest generation."""
+        own, self._step = self._step, step
+        try:
+            yield
+        finally:
+            self._step = own
 
     def _next_serial(self, spans: Sequence[Span]) -> int:
         """The first serial number that is free at the end of a lineage."""
         for span in reversed(spans):
             base = span.branch << schema.SERIAL_BITS
             sql = "SELECT id FROM trajectory WHERE id BETWEEN ? AND ? AND seq <= ? ORDER BY id DESC LIMIT 1"
-            for (number,) in self._reader.rows(sql, (base, base | (1 << schema.SERIAL_BITS) - 1, span.last)):
+            for (number,) in self.reader.rows(sql, (base, base | (1 << schema.SERIAL_BITS) - 1, span.last)):
                 return int(number) - base + 1
         return 0
 
@@ -215,7 +202,7 @@ class LogWriter:
     # As a listener ----------------------------------------------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Planned):
+        if isinstance(event, Began | Planned):
             self._generation, self._step = event.generation, event.step
         if isinstance(event, Admitted):
             self._add_trajectory(event.serial, event.trajectory)
@@ -264,24 +251,36 @@ class LogWriter:
     def drop(self, serial: int) -> None:
         self._stored.drop(serial)
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything happened since the last commit."""
+        return bool(self._gathered)
+
+    def copy_to(self, path: Path) -> None:
+        """All that was committed, as a log of its own; whole or not at all."""
+        beside = path.with_name(f".{path.name}")
+        with explained(self.path, f"copying it to {path}"):
+            beside.unlink(missing_ok=True)
+            with contextlib.closing(sqlite3.connect(beside, isolation_level=None)) as copy:
+                self._connection.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")
+        os.replace(beside, path)
+
     # Commits ----------------------------------------------------------------------------------------------------
 
     def commit(
         self, state: PlannerState, checkpoint: bool = False, snapshot: Mapping[str, NDArray[Any]] | None = None
     ) -> Position:
         """Write all events since the last commit, and the state that they led to, in one transaction; nothing where
-        nothing happened. A threaded writer has an ordinary commit written by its thread, and waits only while many of them
-        wait.
+        nothing happened.
 
         Args:
             state: of the planner now.
-            checkpoint: whether a checkpoint will refer to this; all is then written before this returns, and the operating
-                system asked to put it on the disk.
+            checkpoint: whether a checkpoint will refer to this; the operating system is then asked to put it on the disk.
             snapshot: of the buffer now, from which it is opened again in no time.
 
         Raises:
-            ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again. Of a threaded
-                writer: it, or a commit before it, which is tried again too.
+            ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again.
         """
         if not self._lock.held:
             raise ExperienceLogError(f"{self.path}: this writer was paused; open another one to go on.")
@@ -296,24 +295,11 @@ class LogWriter:
         )  # fmt: skip
         data = None if snapshot is None else packed(snapshot, self._numbers)
         commit = self._gathered.finished(row, data, checkpoint)
-        if checkpoint or self._behind is None:
-            self.flush()
-            self._write(commit)
-        else:
-            self._behind.put(commit)
+        self._write(commit)
         self._next_seq = seq + 1
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
         self._gathered, self._last_state = Commit(), state
         return self.position
-
-    def flush(self) -> None:
-        """Wait until all that was committed is in the file.
-
-        Raises:
-            ExperienceLogError: some of it could not be written; it may be tried again.
-        """
-        if self._behind is not None:
-            self._behind.flush()
 
     def _write(self, commit: Commit) -> None:
         with self._transaction("committing", durable=commit.durable):
@@ -325,7 +311,7 @@ class LogWriter:
     def _transaction(self, doing: str, durable: bool = False) -> Iterator[None]:
         connection = self._connection
         with explained(self.path, doing):
-            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous[durable]}")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
