@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener
 from ..experience.log import (
+    FILE_NAME,
     LogReader,
     LogWriter,
     Origin,
