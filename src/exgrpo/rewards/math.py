@@ -28,7 +28,7 @@ MAX_SYMBOLIC_PARTS = 8  # of an unordered collection; more must match as text
 MAX_WORDS = 6  # of a gold answer in words
 MAX_GOLD_BITS = 800  # of a gold that is an integer, not text
 
-_NO_LABEL = re.compile(r"[-+*/=^_<>×÷·√∛∜≤≥≠≈∞±∪∩∈]|\\(?!text|math|mbox|left|right)")
+_NO_LABEL = re.compile(r"[-+*/=^<>×÷·√∛∜≤≥≠≈∞±∪∩∈]|\\(?!text|math|mbox|left|right)")
 
 _MARKED = "after the thinking: in \\boxed{...} or <answer>...</answer>, after '####' or 'the answer is'"
 
