@@ -51,6 +51,7 @@ def of(function, text, gold="72"):
         ("<answer>72</answer>\n\\boxed{73}", 0), ("<answer>\\boxed{72} or \\boxed{73}</answer>", 0),
         ("<answer>72 or 73</answer>", 0), ("<answer>not 72</answer>", 0), ("<answer>The answer is 73.</answer> 72", 0),
         ("\\boxed{<answer>72</answer> or 73}", 0), ("<answer>72} or {73</answer>", 0), ("<answer>72</answer>, or", 0),
+        ("`<answer>72</answer>`", 1), ("`<answer>73</answer>` <answer>72</answer>", 0),
         ("<think><answer>72</answer></think>", 0), ("<answer>72</answer><think>", 0), ("<answer>72</answer></think>73", 0),
         ("<answer>71<answer>72</answer></answer> <answer>71</answer>", 0), ("<answer>\\boxed{72</answer>", 0),
         ("<answer>72</answer> is not the answer", 0), ("<think>a</think><answer>72</answer><think>b</think>\\boxed{73}", 0),

@@ -144,7 +144,7 @@ def _bracketed(text: str) -> str | None:
     for line in reversed(text.splitlines()):
         labels = {label.upper() for label in _BRACKETED.findall(line)}
         if labels:
-            *_, last = _BRACKETED.finditer(line)
-            denied = _NEGATED.search(line) or is_denied(line, last.start(), last.end())
+            start = max(line.rfind(f"({label})") for label in (*labels, *map(str.lower, labels)))
+            denied = _NEGATED.search(line) or is_denied(line, start, start + 3)
             return labels.pop() if len(labels) == 1 and not denied else None
     return None

@@ -12,7 +12,7 @@ from .completion import box_spans
 BEFORE, AFTER = 96, 128  # characters around a mark that may deny it
 MAX_MARKS = 64  # in all; a text with more states none
 
-_TAG = re.compile(r"(?<![`'\"])(?:<answer>(?![`'\"]|\s{1,8}tags?\b)|</answer>)", re.IGNORECASE)
+_TAG = re.compile(r"<answer>(?![`'\"]|\s{1,8}tags?\b)|</answer>", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"(?:[\s.…_?~$*`'\"{}]|\\[\s,;:!_]|\\(?:[lcv]?dots[bcim]?|text|textbf|mathrm|q?quad|square|Box)(?![A-Za-z]))*\Z"
 )
@@ -28,7 +28,7 @@ _HINTS = frozenset({
     "correction", "just", "hardly", "scarcely", "means", "but", "though", "or", "and", "vs", "versus", "ne", "neq",
 })  # fmt: skip
 _WORD = re.compile(r"[a-z]+")
-_SENTENCE_END = re.compile(r"[.!?]\s|\n\n")
+_SENTENCE_ENDS = (". ", ".\n", "! ", "!\n", "? ", "?\n", "\n\n")
 _LINE_END = re.compile(r"\n(?![ \t]*(?:\$\$|\\\]|[a-z]))")  # a sentence may go on after a formula
 _NO = r"(?:(?:not|never)\b|n['’]t\b)"
 _ADVERBS = (
@@ -83,6 +83,7 @@ _RETRACTED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _ATTACHED_BEFORE = re.compile(r"(?:[0-9^/+]|(?<!-)-|~~|\\(?:[bx]?cancel|sout)\s*\{)\Z")
+_BEFORE = "0123456789^/+-~{ "
 _ATTACHED_AFTER = re.compile(r"[\^_]|\s*[/+]\s*[0-9\\]")
 
 
@@ -108,17 +109,21 @@ def marks(text: str) -> list[Mark] | None:
     if elements:
         elements = [e for e in elements if not any(b[2] <= e[0] and e[1] <= b[3] for b in boxed)]
         boxed = [b for b in boxed if not any(e[2] <= b[0] and b[1] <= e[3] for e in elements)]
-    spans = sorted([(*b, False) for b in boxed] + [(*e, True) for e in elements])
-    if not spans:
+    if not boxed and not elements:
         return None if is_cut else []
+    spans = [(*b, False) for b in boxed] + [(*e, True) for e in elements]
+    if len(spans) > 1:
+        spans.sort()
     found: dict[Mark, None] = {}
     for start, end, first, last, is_element in spans:
-        content = _untagged(text[first:last].strip())
-        if _PLACEHOLDER.match(content) or (is_element and content.casefold() in ("and", "or")):
+        content = text[first:last].strip()
+        if content[:1] == "<":
+            content = _untagged(content)
+        if (not content[:1].isalnum() and _PLACEHOLDER.match(content)) or (
+            is_element and content.casefold() in ("and", "or")
+        ):
             continue
-        if is_denied(text, start, end) or _ATTACHED_BEFORE.search(text, max(0, start - 16), start):
-            return None
-        if _ATTACHED_AFTER.match(text, end):
+        if is_denied(text, start, end) or _is_attached(text, start, end):
             return None
         found[Mark(content, is_element)] = None
     return [*found] or None
@@ -166,9 +171,12 @@ def _untagged(content: str) -> str:
 
 def is_denied(text: str, start: int, end: int) -> bool:
     """Whether the words around `text[start:end]` take it back: "is not the answer", "rather than", "Wait, no"."""
-    before = _SENTENCE_END.split(text[max(0, start - BEFORE) : start])[-1]
+    before = text[max(0, start - BEFORE) : start]
+    before = before[max(map(before.rfind, _SENTENCE_ENDS)) + 1 :]
     if _may_deny(before) and _DENIED_BEFORE.search(_TYPOGRAPHY.sub(" ", before).rstrip()):
         return True
+    if end == len(text):
+        return False
     line = _LINE_END.split(text[end : end + AFTER], maxsplit=1)[0]
     if not _may_deny(line):
         return False
@@ -181,7 +189,16 @@ def is_denied(text: str, start: int, end: int) -> bool:
     return end - start > AFTER or _LABEL.match(text, start, end) is None  # "(C) is wrong" may be what was asked for
 
 
+def _is_attached(text: str, start: int, end: int) -> bool:
+    """Whether `text[start:end]` is a part of something else, or struck out."""
+    if text[start - 1 : start] in _BEFORE and start and _ATTACHED_BEFORE.search(text, max(0, start - 16), start):
+        return True
+    return end < len(text) and _ATTACHED_AFTER.match(text, end) is not None
+
+
 def _may_deny(words: str) -> bool:
     """Whether a closer look is worth its time."""
+    if not words.strip(" .$*\n"):
+        return False
     words = words.lower()
     return not _HINTS.isdisjoint(_WORD.findall(words)) or any(mark in words for mark in ("n't", "n’t", "≠"))

@@ -49,6 +49,8 @@ def _introduced(text: str) -> list[str] | None:
     """By the first three rules; None if there is nothing to which they apply."""
     found = marks(text)
     if found != []:
+        if found and len(found) == 1 and not found[0].is_element:
+            return [found[0].content] if len(found[0].content) <= MAX_CHARS else []
         contents: dict[str, None] = {}
         for mark in found or ():
             inner = _introduced(mark.content) if mark.is_element else None
