@@ -191,7 +191,7 @@ def dressed(gold: str) -> dict[str, str]:
         "{\\color }": f"{{\\color{{red}} {body}}}", "period": f"{body}.", "dollars": f"${body}$",
         "\\displaystyle": f"\\displaystyle {body}",
         "\\left( \\right)": re.sub(r"\)", r"\\right)", re.sub(r"\(", r"\\left(", body)),
-        ", \\ ": body if number else re.sub(r",\s*(?![0-9]{3}|\\!)", r",\\ ", body),
+        ", \\ ": body if number else re.sub(r",\s*(?![0-9]{3}|\\!|\})", r",\\ ", body),
     }  # fmt: skip
     if label is None and not is_text:
         found |= {

@@ -249,7 +249,8 @@ FORMS = {
     ),
     "options": (
         [(r"\text{E}", "E"), (r"\text{(E)}", "(E)"), (r"\text{b}", "B")],
-        [(r"\text{E}", "e"), (r"\text{(E)}", "(e)"), (r"\text{E}", r"\text{e}"), (r"\text{I}", "i")],
+        [(r"\text{E}", "e"), (r"\text{(E)}", "(e)"), (r"\text{E}", r"\text{e}"), (r"\text{I}", "i"),
+            ("A", "(A)²"), ("A", "A₁"), ("A", "A×2"), ("A", "√A")],
     ),
 }  # fmt: skip
 RIGHT += [pair for right, _ in FORMS.values() for pair in right]

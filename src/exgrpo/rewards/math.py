@@ -22,12 +22,13 @@ from .math_form import Form, folded, read, spelled
 from .math_symbolic import rounds_to, symbolic_equal, warm_up
 from .number import may_lack_sign
 from .pool import Scored, score, score_async
+from .typography import plain_characters
 
 MAX_SYMBOLIC_PARTS = 8  # of an unordered collection; more must match as text
 MAX_WORDS = 6  # of a gold answer in words
 MAX_GOLD_BITS = 800  # of a gold that is an integer, not text
 
-_NO_LABEL = re.compile(r"[-+*/=^<>]|\\(?!text|math|mbox|left|right)")
+_NO_LABEL = re.compile(r"[-+*/=^<>×÷·√∛∜≤≥≠≈∞±∪∩∈]|\\(?!text|math|mbox|left|right)")
 
 _MARKED = "after the thinking: in \\boxed{...} or <answer>...</answer>, after '####' or 'the answer is'"
 
@@ -161,10 +162,10 @@ def _decide(answers: list[str], gold: str, strict: bool, here: bool) -> bool:
 def _is_right(answer: str, gold: str, wanted: Form, strict: bool, here: bool) -> bool:
     label = re.fullmatch(r"\(?([A-Ja-j])\)?", wanted.text) if wanted.kind == "text" else None
     bare = re.fullmatch(r"[A-J]", wanted.text) if wanted.kind == "expression" else None
-    if (label is not None or bare is not None) and _NO_LABEL.search(_spaced(answer)) is None:
+    if (label or bare) and _NO_LABEL.search(plain := plain_characters(_spaced(answer))) is None:
         letter = (label or bare)[1 if label else 0].upper()  # type: ignore[index]
         shown = label[1] if label else letter  # type: ignore[index]
-        if final_choice(f"\\boxed{{{answer}}}") == letter and (shown in answer or letter in answer):
+        if final_choice(f"\\boxed{{{plain}}}") == letter and (shown in plain or letter in plain):
             return True
     given = read(answer)
     return given is not None and _equal(wanted, given, strict, here)
