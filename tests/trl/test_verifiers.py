@@ -64,7 +64,9 @@ def test_a_thought_that_the_template_began_is_no_answer(tmp_path, preset):
     options = dict(preset=preset, max_completion_length=32, correctness_function="numeric_reward")
     for begins, share in ((True, 0.25), (False, 0.75)):
         (logged, *_) = run(tmp_path / str(begins), rewards, begins, script=script, **options).state.log_history
-        assert {f.__name__: logged[f"rewards/{f.__name__}/mean"] for f in rewards} == {f.__name__: share for f in rewards}
+        assert {f.__name__: logged[f"rewards/{f.__name__}/mean"] for f in rewards} == {
+            f.__name__: share for f in rewards
+        }
 
 
 def test_evaluation_is_told_too(tmp_path):
