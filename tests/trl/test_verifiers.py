@@ -53,6 +53,7 @@ def takes_nothing_more(prompts, completions, answer, completion_ids, trainer_sta
     return sync_user(prompts, completions, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
 def test_a_thought_that_the_template_began_is_no_answer(tmp_path, preset):
     def script(generation, prompt, member):
