@@ -8,7 +8,8 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("exgrpo", deadline=None, derandomize=True, max_examples=60, database=None)
-settings.load_profile("exgrpo")
+settings.register_profile("quick", settings.get_profile("exgrpo"), max_examples=15)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "exgrpo"))
 torch.set_num_threads(1)
 
 

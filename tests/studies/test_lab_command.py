@@ -354,6 +354,7 @@ def test_pictures_are_written_and_linked(by_hand, tmp_path, capsys):
         assert f"]({name})" in text
 
 
+@pytest.mark.slow
 def test_a_report_twice_is_the_same(by_hand, tmp_path):
     for name in ("one", "two"):
         assert lab("report", by_hand, "--output_dir", tmp_path / name) == 0
@@ -406,6 +407,7 @@ def test_a_setting_s_name_in_a_file_name():
     assert file_name("Free order") == "free-order"
 
 
+@pytest.mark.slow
 def test_a_report_from_the_command_line(by_hand, tmp_path):
     done = command("report", str(by_hand), "--output_dir", str(tmp_path / "out"))
     assert (done.returncode, done.stderr) == (0, "")

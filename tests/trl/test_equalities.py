@@ -29,6 +29,7 @@ def long_enough(tmp_path, cls, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host",
     [
@@ -64,6 +65,7 @@ def test_on_policy_is_the_host_bit_for_bit(tmp_path, host):
     assert any(runs[0][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["exgrpo", "rescue", "positive-weight"])
 def test_the_same_seed_twice_is_bit_equal_and_another_is_not(tmp_path, preset):
     def run(seed):

@@ -190,6 +190,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, options):
     assert facts(second) == facts(whole)
 
 
+@pytest.mark.slow
 def test_two_interruptions_and_a_checkpoint_before_the_last(tmp_path):
     whole = make(tmp_path / "whole")
     whole.train()
@@ -392,6 +393,7 @@ def test_a_changed_byte_of_the_facts_is_refused(tmp_path):
         assert said is None or "cannot be read" in said or "reads formats up to" in said
 
 
+@pytest.mark.slow
 def test_another_number_of_generations_is_rebuilt_alike_with_and_without_snapshots(tmp_path):
     """Resumed with another K, then that run from each of its checkpoints."""
     first = make(tmp_path, max_steps=12)

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..config import ReplayConfig
 from ..errors import ConfigurationError
 from ..presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, resolve
 from .regime import Regime
@@ -29,6 +30,10 @@ from .regime import Regime
 START = "(start)"
 SHORT = {"steps": 8, "eval_questions": 48, "num_samples": 4, "evaluations": 2, "warm_up_batches": 400}
 """Sizes of a shortened study, at most: with fewer warm-up batches the policies have no success yet, and nothing is replayed."""
+
+
+NEWER = ("retired_in_stream", "start_completions")
+"""Options that came after the first results that are kept: they count where they are not the default."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,11 @@ class Cell:
         ours = {name: value for name, value in self.arm.options.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
         replay, objective = resolve(self.arm.preset, **ours)
         return {
-            "replay": asdict(replay),
+            "replay": {
+                name: value
+                for name, value in asdict(replay).items()
+                if name not in NEWER or value != getattr(ReplayConfig, name)
+            },
             "objective": asdict(objective),
             "options": dict(self.arm.options),
             "start": ours.get("start_pass_at_1", 0.0),
