@@ -146,10 +146,10 @@ def test_some_process_is_needed(jobs, study_file, tmp_path, capsys):
     assert f"--jobs: must be an integer of at least 1, but is '{jobs}'" in error
 
 
-def test_mistakes_are_one_line_and_exit_code_1(study_file, tmp_path, capsys):
-    assert lab("run", study_file, "--only", "chains/fly/*", "--dry_run") == 1
-    assert lab("run", tmp_path / "missing.yaml") == 1
-    assert lab("report", tmp_path) == 1
+def test_mistakes_are_one_line_and_exit_code_2(study_file, tmp_path, capsys):
+    assert lab("run", study_file, "--only", "chains/fly/*", "--dry_run") == 2
+    assert lab("run", tmp_path / "missing.yaml") == 2
+    assert lab("report", tmp_path) == 2
     errors = capsys.readouterr().err.splitlines()
     assert [error.split(":")[0] for error in errors] == ["exgrpo"] * 3
     assert "nothing matches 'chains/fly/*'. Keys look like 'chains/rescue/1'" in errors[0]
@@ -159,7 +159,7 @@ def test_mistakes_are_one_line_and_exit_code_1(study_file, tmp_path, capsys):
 
 def test_a_second_process_is_refused(study_file, tmp_path, capsys):
     with FileLock(tmp_path / ".lock"):
-        assert lab("run", study_file, "--output_dir", tmp_path) == 1
+        assert lab("run", study_file, "--output_dir", tmp_path) == 2
     assert "Another process runs a study in" in capsys.readouterr().err
     assert not (tmp_path / "study.json").exists()
 
@@ -167,7 +167,7 @@ def test_a_second_process_is_refused(study_file, tmp_path, capsys):
 def test_other_versions_are_refused(study_file, tmp_path, capsys):
     write_results(tmp_path, [], [])  # its study.json has made-up versions
     before = (tmp_path / "study.json").read_bytes()
-    assert lab("run", study_file, "--output_dir", tmp_path) == 1
+    assert lab("run", study_file, "--output_dir", tmp_path) == 2
     assert "were begun with torch 2, and" in capsys.readouterr().err
     assert (tmp_path / "study.json").read_bytes() == before
 
