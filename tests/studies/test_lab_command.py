@@ -218,7 +218,10 @@ TWO = {
     **yaml.safe_load(TINY),
     "seeds": 5,
     "contrasts": [["rescue", "exgrpo"]],
-    "settings": {name: yaml.safe_load(TINY)["settings"]["chains"] for name in ("chains", "chains, again")},
+    "settings": {
+        name: yaml.safe_load(TINY)["settings"]["chains"] | {"eval_questions": 4096}
+        for name in ("chains", "chains, again")
+    },
 }
 
 
