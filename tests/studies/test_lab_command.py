@@ -328,7 +328,7 @@ def test_the_head_says_where_it_is_from(by_hand, tmp_path):
         "- results: `in/results.jsonl`",
     ):
         assert line in text.splitlines()
-    assert "16 training questions, 4096 held out; 8 questions x 4 completions a step, learning rate 0.0008" in text
+    assert "16 training questions, 4,096 held out; 8 questions x 4 completions a step, learning rate 0.0008" in text
     assert "shortened" not in text
 
 
