@@ -49,7 +49,7 @@ def test_help_imports_nothing_heavy(arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["fly"], ["step", "--arms", "fly"], ["step", "--rounds", "0"], ["step", "--variance", "none"],
+    [["fly"], ["step", "--arms", "fly"], ["step", "--rounds", "0"], ["step", "--variance", "none"],
      ["buffer", "--sizes", "10"], ["buffer", "--sizes", "1e3.5"], ["log", "--sizes", "1500.5"]],
     ids=str,
 )  # fmt: skip

@@ -13,7 +13,7 @@ import yaml
 from exgrpo.cli import training
 from exgrpo.cli.main import UsageError, main
 from exgrpo.cli.train import read_recipe, split_config
-from exgrpo.errors import ConfigurationError, DatasetError, ExGRPOError
+from exgrpo.errors import ConfigurationError, DatasetError
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 CPU = ["--use_cpu", "--bf16", "false"]
@@ -294,9 +294,9 @@ def test_exit_codes(argv, code, capsys):
 def test_a_recipe_that_is_none(text, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
-    with pytest.raises(UsageError, match="recipe"):
+    with pytest.raises(ConfigurationError, match="recipe"):
         read_recipe(str(path))
-    assert issubclass(UsageError, ExGRPOError)
+    assert issubclass(UsageError, ConfigurationError)
 
 
 # For real ---------------------------------------------------------------------------------------------------------------

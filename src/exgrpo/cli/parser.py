@@ -94,8 +94,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Usage of this command and the message, on stderr; exit code 2."""
         self.print_usage(sys.stderr)
-        text = f"{self.prog}: error: {message}{'' if message[-1] in '.?' else '.'} See {self.prog} --help."
-        self.exit(USAGE, textwrap.fill(text, prose_width(), break_on_hyphens=False, break_long_words=False) + "\n")
+        end = "" if message[-1] in ".?" else "."
+        self.exit(USAGE, f"{self.prog}: error: {message}{end} See {self.prog} --help.\n")
 
 
 def underscored(argument: str) -> str:

@@ -50,7 +50,7 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
                 handles.setdefault(arm, line)
         _dress(panel, label.format(k=k), AXES[axis], "y")
         panel.margins(x=0.02)
-        _from_zero(panel, least=1.0 if figure_name == "replay/retired" else 0.05)
+        _widen(panel, least=1.0 if figure_name == "replay/retired" else 0.05)
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)), frameon=False
     )
@@ -120,10 +120,14 @@ def _width(place: int, arms: int) -> float:
     return 3.4 - 2.0 * place / max(1, arms - 1)
 
 
-def _from_zero(panel: Any, least: float) -> None:
-    """The axis of a figure that is never negative, at least this high."""
-    top = max([panel.get_ylim()[1] if panel.lines else 0.0, least])
-    panel.set_ylim(-0.02 * top, top)
+def _widen(panel: Any, least: float) -> None:
+    """The axis of a figure that is never negative, at least this long: noise is not drawn as if it were much."""
+    if panel.lines:
+        low, high = panel.get_ylim()
+        high = max(high, low + least)
+        panel.set_ylim(max(low, -0.02 * high), high)
+    else:
+        panel.set_ylim(0, least)
 
 
 def _points(run: Run, figure: str, axis: str) -> list[tuple[float, float]]:

@@ -12,9 +12,10 @@ from .summary import Findings, answer_rows, arm_rows, difference_rows, load_find
 EXPLANATION = """\
 Pass@1, Pass@k and greedy accuracy are of held-out questions. *entropy*: of the policy near the end, nats a token. *tokens to
 baseline*: median share of the baseline's tokens after which an arm has the baseline's final Pass@1 of the same seed (in how
-many seeds it gets there); without seeds in which the baseline collapsed, or ended no higher than it began. *collapsed*: seeds
-whose final Pass@1 is at most half the best on the curve, or below the start's, by more than three standard errors.
-*CPU s*: processor seconds of training. *retired*: questions out of replay at the end. *replayed*: share of the groups with a
+many seeds it gets there); without seeds in which the baseline collapsed, or ended above its start by no more than noise.
+*collapsed*: seeds whose final Pass@1 is at most half the best on the curve, or below the start's, by more than three
+standard errors. *CPU s*: processor seconds of training.
+*retired*: questions out of replay at the end. *replayed*: share of the groups with a
 stored completion. *tried*: settings that were tried to arrive at this arm. Differences are means over pairs of the same seed
 with Student's t interval at 95 %; *bootstrap* is the percentile interval of the Pass@1 difference, too narrow with few pairs.
 *valid*: share of the right held-out samples that are right by right reasoning. *different*: different valid answers among the
