@@ -69,7 +69,7 @@ def of_collapse(
 def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
     """bound: what `replay/ess` was below for so many steps."""
     names = ("replay/log_ratio_mean", "replay/age_mean", "replay/clamped_share")
-    seen = "".join(f", {name} {values[name]:.3g}" for name in names if name in values)
+    seen = "".join(f", {name} {values[name]:.3g}" for name in names if values.get(name))
     return (
         f"Replayed tokens are far from the policy at step {step}: replay/ess has been below {bound:g} for {steps} steps with "
         f"replay (now {values['replay/ess']:.3g}{seen}). Were tokens weighted by their ratio, a few would carry all of it. "

@@ -24,6 +24,8 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
 
+from trl import GRPOTrainer
+
 from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
 from ..experience.quality import Embedder
@@ -129,7 +131,7 @@ class ExGRPOTrainer(MixedLossTrainer):
         self._begun: list[bool] = []
         self._name, self._paper = method_of(config.preset)
         if config.replay.active:
-            self._tag_names = [*self._tag_names, "exgrpo"]
+            self._tag_names = [*GRPOTrainer._tag_names, "exgrpo"]
         self._told: set[str] = set()
         config.own_trainer = True
         super().__init__(**given)
