@@ -220,11 +220,8 @@ def test_every_idle_reason_is_explained():
             appended = isinstance(node, ast.Call) and ast.unparse(node.func) == "closed.append"
             if appended or named in (["idle"], ["came"]):
                 parts |= constants(node)
-<<<<<<< HEAD
-            if isinstance(node, ast.FunctionDef) and node.name in ("_why_empty", "_why_none_stored", "_wanted"):
-=======
-            if isinstance(node, ast.FunctionDef) and node.name in ("_why_empty", "_wanted", "_waits_for_pass_at_1"):
->>>>>>> wt-door
+            said = ("_why_empty", "_why_none_stored", "_wanted", "_waits_for_pass_at_1")
+            if isinstance(node, ast.FunctionDef) and node.name in said:
                 parts |= {
                     part for inside in ast.walk(node) if isinstance(inside, ast.Return) for part in constants(inside)
                 }
