@@ -2,8 +2,8 @@
 
     python benchmarks/entropy_choice.py [--seeds 2] [--steps 40]
 
-The tiny policy trains with the preset `exgrpo` on a task that luck can win, so that one question has many right completions; the
-preset's question and trajectory choices are left as they are. At every draw, all
+The tiny policy trains with the preset `exgrpo` on a task that luck can win, so that one question has many right
+completions; the preset's question and trajectory choices are left as they are. At every draw, all
 stored trajectories of each drawn question are measured under the policy of that moment, beside the run and without a trace in
 it: a pick is right if no other has a lower entropy. Questions with one trajectory have no choice and do not count.
 """
