@@ -23,6 +23,7 @@ from exgrpo.config import (
 )
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired
+from exgrpo.experience.replayed import apply, fingerprint_of, restore, snapshot_of
 from exgrpo.experience.store import MemoryStore
 from exgrpo.experience.trajectory import Scores
 from exgrpo.replay import FreshStream, ReplayPlanner, share_of
@@ -150,7 +151,7 @@ class Run:
     def copy(self):
         """Another process that has read what this one's experience is: by snapshot."""
         other = Run(self.config, self.seed, self.k, self.questions, copied(self.buffer.store))
-        other.buffer.restore(self.buffer.snapshot())
+        restore(other.buffer, snapshot_of(self.buffer))
         return other.going_on_from(self)
 
     def going_on_from(self, other):
@@ -258,7 +259,7 @@ class Watch:
 
     def _replayable(self, question):
         config, buffer, step = self.run.config, self.run.buffer, self.run.buffer.now
-        if not buffer.scorable[question] or buffer.retired[question]:
+        if not buffer.questions.scorable[question] or buffer.retired[question]:
             return False
         if config.cooldown and question in self.last_replay and step - self.last_replay[question] <= config.cooldown:
             return False
@@ -306,16 +307,16 @@ def test_any_options_together(mixing, options, seed, k, middle, questions):
         if snapshot is not None:
             assert snapshot.generation()[3] == history, "a restored planner goes on alike"
         for event in run.events[applied:]:
-            replica.buffer.apply(event)
+            apply(replica.buffer, event)
         applied = len(run.events)
-        fingerprint = run.buffer.fingerprint()
-        assert replica.buffer.fingerprint() == fingerprint, "the buffer follows from its events"
+        fingerprint = fingerprint_of(run.buffer)
+        assert fingerprint_of(replica.buffer) == fingerprint, "the buffer follows from its events"
         late.append(history)
     watch.no_question_was_dropped()
-    assert rank.buffer.fingerprint() == snapshot.buffer.fingerprint() == run.buffer.fingerprint()
+    assert fingerprint_of(rank.buffer) == fingerprint_of(snapshot.buffer) == fingerprint_of(run.buffer)
     assert asdict(rank.planner.state(0)) == asdict(snapshot.planner.state(0)) == asdict(run.planner.state(0))
     replica.buffer.store = copied(run.buffer.store)
     replica.going_on_from(run)
     for _ in range(3):
         assert replica.generation()[3] == run.generation()[3], "and plans as it would have"
-    assert replica.buffer.fingerprint() == run.buffer.fingerprint()
+    assert fingerprint_of(replica.buffer) == fingerprint_of(run.buffer)

@@ -31,7 +31,7 @@ def pool(sizes) -> ExperienceBuffer:
     for bucket, size in enumerate(sizes):
         for _ in range(size):
             buffer.observe(question, bucket, k)
-            buffer.admit(Trajectory(question, np.array([1]), np.array([-1.0]), np.array([1.0]), 0))
+            buffer.admit([Trajectory(question, np.array([1]), np.array([-1.0]), np.array([1.0]), 0)])
             question += 1
     assert buffer.bucket_sizes().tolist() == list(sizes)
     return buffer

@@ -19,6 +19,7 @@ from exgrpo.experience.log import LogReader, LogWriter, PlannerState, rebuild
 from exgrpo.experience.log.audit import verify
 from exgrpo.experience.log.behind import WAITING, WriteBehind
 from exgrpo.experience.log.commits import Commit
+from exgrpo.experience.replayed import fingerprint_of
 from tests.logs import EVENTFUL, ORIGIN, TOKENIZER, Dataset, K, Run, fingerprints
 from tests.properties.test_log import LogMachine, Numbered
 
@@ -126,11 +127,11 @@ def test_a_threaded_run_continues_from_a_checkpoint_as_one_that_went_on(tmp_path
     run.generations(5)
     position = run.generation(checkpoint=tmp_path)
     run.generations(6)
-    wanted = run.buffer.fingerprint()
+    wanted = fingerprint_of(run.buffer)
     run.close()
     again = Run(tmp_path / "a.db", seed=3, position=position, **EVENTFUL)
     again.generations(6)
-    assert again.buffer.fingerprint() == wanted
+    assert fingerprint_of(again.buffer) == wanted
     again.close()
     assert verify(tmp_path / "a.db") == []
 
@@ -155,9 +156,9 @@ TestThreadedLog.settings = settings(max_examples=20, stateful_step_count=30, dea
 def test_a_commit_returns_its_position_before_it_is_written(writer, disk, buffer, path):
     """The events are numbered from 1: a trajectory, the state; a trajectory, the state."""
     disk.is_free.clear()
-    buffer.admit(trajectory(1))
+    buffer.admit([trajectory(1)])
     first = writer.commit(PlannerState(1))
-    buffer.admit(trajectory(2))
+    buffer.admit([trajectory(2)])
     second = writer.commit(PlannerState(2))
     assert (first.seq, second.seq) == (2, 4)
     assert writer.position == second
@@ -215,12 +216,12 @@ def test_pause_and_close_write_what_waits_and_free_the_log(writer, disk, path, e
 
 def test_the_reader_and_another_branch_see_what_waited(writer, disk, buffer):
     disk.is_free.clear()
-    serial = buffer.admit(trajectory(1))
+    serial = buffer.admit([trajectory(1)])[0]
     position = writer.commit(PlannerState(1))
     threading.Timer(0.2, disk.is_free.set).start()
     assert writer.reader.position() == position
     disk.is_free.clear()
-    buffer.admit(trajectory(2))
+    buffer.admit([trajectory(2)])
     position = writer.commit(PlannerState(2))
     threading.Timer(0.2, disk.is_free.set).start()
     writer.begin(ORIGIN, position)
@@ -236,11 +237,11 @@ def test_the_reader_and_another_branch_see_what_waited(writer, disk, buffer):
 def test_what_waits_can_be_read(writer, disk, buffer):
     disk.is_free.clear()
     made = [trajectory(n) for n in range(3)]
-    serials = [buffer.admit(one) for one in made[:2]]
+    serials = [buffer.admit([one])[0] for one in made[:2]]
     writer.commit(PlannerState(1))
-    serials.append(buffer.admit(made[2]))
+    serials.append(buffer.admit([made[2]])[0])
     for serial in serials:
-        writer.drop(serial)  # from the cache
+        writer.drop_many([serial])  # from the cache
     assert [t.digest for t in writer.get_many(serials)] == [t.digest for t in made]
 
 
@@ -250,11 +251,11 @@ def test_a_trajectory_is_found_while_its_commit_is_being_written(writer, buffer)
     for generation in range(60):
         for n in range(4):
             one = trajectory(4 * generation + n, question=n)
-            made[buffer.admit(one)] = one.digest
+            made[buffer.admit([one])[0]] = one.digest
         writer.commit(PlannerState(generation))
         recent = list(made)[-24:]
         for serial in recent:
-            writer.drop(serial)
+            writer.drop_many([serial])
         assert [t.digest for t in writer.get_many(recent)] == [made[serial] for serial in recent]
     writer.flush()
     assert writer._unwritten == {}
@@ -269,24 +270,24 @@ def test_a_trajectory_is_found_while_its_transaction_is_open(writer, buffer, mon
         assert go_on.wait(30)
 
     monkeypatch.setattr(Commit, "write", write)
-    serial = buffer.admit(trajectory(7))
+    serial = buffer.admit([trajectory(7)])[0]
     writer.commit(PlannerState(1))
     assert arrived.wait(30)
-    writer.drop(serial)
+    writer.drop_many([serial])
     try:
         assert writer.get_many([serial])[0].step == 7
     finally:
         go_on.set()
     writer.flush()
-    writer.drop(serial)
+    writer.drop_many([serial])
     assert writer.get_many([serial])[0].step == 7
 
 
 def test_what_was_paused_can_be_read(writer, buffer):
-    serial = buffer.admit(trajectory(1))
+    serial = buffer.admit([trajectory(1)])[0]
     writer.commit(PlannerState(1))
     writer.pause()
-    writer.drop(serial)
+    writer.drop_many([serial])
     assert writer.get_many([serial])[0].step == 1
 
 
@@ -322,9 +323,9 @@ def test_the_next_call_tells_what_went_wrong(writer, disk, path, call):
 
 
 def test_what_failed_is_tried_again_and_nothing_is_lost(writer, disk, buffer, path):
-    buffer.admit(trajectory(1))
+    buffer.admit([trajectory(1)])
     failed(disk, writer)
-    buffer.admit(trajectory(2))
+    buffer.admit([trajectory(2)])
     with pytest.raises(ExperienceLogError, match=FULL):
         writer.commit(PlannerState(2))
     disk.is_full = False
@@ -361,7 +362,7 @@ def test_a_checkpoint_that_fails_itself_leaves_nothing_and_can_be_made_later(wri
     writer.commit(PlannerState(1), checkpoint=True)
     (pages,) = writer._connection.execute("PRAGMA page_count").fetchone()
     writer._connection.execute(f"PRAGMA max_page_count = {pages}")
-    buffer.admit(Trajectory(0, np.arange(20_000), np.full(20_000, -0.5), np.array([1.0]), 1))
+    buffer.admit([Trajectory(0, np.arange(20_000), np.full(20_000, -0.5), np.array([1.0]), 1)])
     with pytest.raises(ExperienceLogError, match=FULL):
         writer.commit(PlannerState(2), checkpoint=True)
     assert seqs(path) == [1]
@@ -413,6 +414,7 @@ PROGRAM = """
 import sys, time
 from exgrpo.experience.events import Observed
 from exgrpo.experience.log import LogWriter, PlannerState
+from exgrpo.experience.replayed import fingerprint_of
 from tests.logs import ORIGIN, Dataset
 
 writer = LogWriter(sys.argv[1], Dataset(), threaded=True)

@@ -17,6 +17,7 @@ from exgrpo.experience.log import LogReader, schema, source_of
 from exgrpo.experience.log import upkeep as log_upkeep
 from exgrpo.experience.log.portable import export
 from exgrpo.experience.log.upkeep import fork, import_folder, merge, prune, verify
+from exgrpo.experience.replayed import fingerprint_of
 from tests.logs import ORIGIN, TOKENIZER, Dataset, Run, buffer_at, eventful, fingerprints, write_checkpoint
 
 
@@ -173,7 +174,7 @@ def everything(path):
         for position in reader.ends():
             for use_snapshot in (True, False):
                 buffer, state = buffer_at(reader, position, use_snapshot)
-                found.append((buffer.fingerprint(), state))
+                found.append((fingerprint_of(buffer), state))
         return found
 
 
@@ -272,7 +273,7 @@ def test_without_checkpoints_only_the_end_is_needed(log):
         buffer, state = buffer_at(reader, positions[1])  # the events are there, tokens of what left later are not
         assert state == prints[2][1]
         with pytest.raises(ExperienceLogError, match=r"were pruned\..*resume from a later checkpoint"):
-            buffer.fingerprint()
+            fingerprint_of(buffer)
 
 
 def test_a_pruned_position_says_so(log):
@@ -392,7 +393,7 @@ def test_a_run_goes_on_after_prune_as_without(log, tmp_path):
     for one in (path, other):
         run = Run(one, seed=1, position=positions[1])
         run.generations(4)
-        ends.append(run.buffer.fingerprint())
+        ends.append(fingerprint_of(run.buffer))
         run.close()
     assert ends[0] == ends[1]
     assert verify(path) == []
@@ -434,7 +435,7 @@ def test_fork_goes_back_and_deletes_nothing(log):
         assert "forked at step 7" in reader.branches[forked.branch].note
         for use_snapshot in (True, False):
             buffer, state = buffer_at(reader, use_snapshot=use_snapshot)
-            assert (buffer.fingerprint(), state) == prints[1]
+            assert (fingerprint_of(buffer), state) == prints[1]
         assert len(buffer) == forked.trajectories
     assert sizes(path, "tokens", "trajectory", "observation", "question") == before
     assert fingerprints(path, positions)[1:] == prints[1:]

@@ -14,6 +14,7 @@ from ..config import ReplayConfig
 from ..experience import Trajectory
 from ..experience.events import Observed, Planned
 from ..experience.log import LogWriter, Origin, PlannerState, QuestionFacts, rebuild
+from ..experience.replayed import snapshot_of
 from ..replay import FreshStream, ReplayPlanner
 from .bench_buffer import NEW, PER_QUESTION, SAME, B, K, outcome_of
 from .bench_machine import resident
@@ -77,17 +78,17 @@ def fill(path: str, size: int, tokens: int) -> dict[str, float]:
         began = time.thread_time()
         log(Planned(step, step, B, 0, 0, None))
         for one in made:
-            if not buffer.scorable[one.question]:
+            if not buffer.questions.scorable[one.question]:
                 log(Observed(step, step, one.question, 3, K, 0, False))
                 buffer.observe(one.question, 3, K)
-            buffer.admit(one)
+            buffer.admit([one])
         log.commit(PlannerState(generation=step + 1, step=step))
         seconds.append((time.thread_time() - began) / len(made))
     began = time.perf_counter()
     log.flush()
     waited = time.perf_counter() - began
     began = time.perf_counter()
-    log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, buffer.snapshot())
+    log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, snapshot_of(buffer))
     log.flush()
     checkpoint = time.perf_counter() - began
     log.close()

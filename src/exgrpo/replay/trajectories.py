@@ -190,7 +190,7 @@ def choose(
         to_measure = competing & (stale(candidates) | np.isnan(candidates.entropy))
         if not config.max_drift:
             to_measure &= competing.sum(1, keepdims=True) > count
-        if slots := candidates.slots[to_measure].tolist():
+        if len(slots := candidates.slots[to_measure]):
             buffer.measured(slots, score(buffer.get_many(slots)), step)
         candidates = replace(candidates, held=competing)
         if config.max_drift:

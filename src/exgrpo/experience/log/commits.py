@@ -94,7 +94,8 @@ class Commit:
 
 
 def _row_of(kept: Kept) -> tuple[Any, ...]:
-    trajectory, stored = kept.trajectory, Stored.of(kept.serial, kept.trajectory)
+    trajectory = kept.trajectory
+    (stored,) = Stored.of(np.array([kept.serial]), [trajectory]).each()
     rewards = json.dumps([null(reward) for reward in trajectory.rewards.tolist()])
     dimension = 0 if trajectory.embedding is None else len(trajectory.embedding)
     return (

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffer import ExperienceBuffer
-from ..events import Event, Learned
+from ..events import Event
+from ..replayed import apply, restore
 from ..store import TrajectoryStore
 from .connection import damaged
 from .facts import PlannerState, Position
 from .reader import LogReader
-from .snapshot import NONE, config_of, regime, translated
+from .snapshot import NONE, config_of, translated, window_of
 
 
 def rebuild(
@@ -43,27 +44,17 @@ def rebuild(
         return PlannerState()
     lineage = reader.lineage(position)
     after = next_serial = 0
-    origins = {span.branch: reader.origin_of(span.branch) for span in lineage}
-    alike = [span for span in lineage if regime(config_of(origins[span.branch])) == regime(buffer.config)]
+    wanted = window_of(buffer.config)
+    alike = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
     if use_snapshot and (found := reader.snapshot(alike)) is not None:
         after, arrays = found
-        buffer.restore(translated(arrays, buffer.num_questions, indices))
+        restore(buffer, translated(arrays, buffer.num_questions, indices))
         next_serial = buffer.next_serial
-    before = None
-    for span in lineage:
-        k = origins[span.branch].num_generations
-        if before is not None and k != before and span.first > after:
-            buffer.reorder()  # as the run did that went on with another K
-        before = k
-        for seq, event in reader.events([span], after, next_serial):
-            if isinstance(event, Learned):
-                continue
-            try:
-                buffer.apply(event if indices is None else _with_index(event, indices))
-            except (ValueError, IndexError) as error:
-                raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
-    if before != buffer.num_generations:
-        buffer.reorder()
+    for seq, event in reader.events(lineage, after, next_serial):
+        try:
+            apply(buffer, event if indices is None else _with_index(event, indices))
+        except (ValueError, IndexError) as error:
+            raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
     state = reader.state(position)
     if indices is not None:
         state = replace(state, deferred=tuple(int(indices[number]) for number in state.deferred))

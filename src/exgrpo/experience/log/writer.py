@@ -217,11 +217,12 @@ class LogWriter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
             self._generation, self._step = event.generation, event.step
-        if isinstance(event, Admitted):
-            self._add_trajectory(event.serial, event.trajectory)
-        elif (row := row_of(event, self, self._generation, self._step)) is not None:
-            table, values = row
-            self._add(table, *values)
+        for one in event.each():
+            if isinstance(one, Admitted):
+                self._add_trajectory(one.serial, one.trajectory)
+            elif (row := row_of(one, self, self._generation, self._step)) is not None:
+                table, values = row
+                self._add(table, *values)
 
     def _add(self, table: str, *values: Any) -> None:
         self._gathered.add(table, self._next_seq, self._lineage[-1].branch, *values)
@@ -254,15 +255,16 @@ class LogWriter:
 
     # As a store -------------------------------------------------------------------------------------------------
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
-        """Its `Admitted` event brings it into the log; kept at hand meanwhile."""
-        self._stored.remember(serial, trajectory)
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        """Keep trajectories at hand until their `Admitted` event brings them into the log."""
+        for serial, trajectory in zip(serials, trajectories, strict=True):
+            self._stored.remember(serial, trajectory)
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         return [self._unwritten.get(serial) or self._stored.get(serial) for serial in serials]
 
-    def drop(self, serial: int) -> None:
-        self._stored.drop(serial)
+    def drop_many(self, serials: Sequence[int]) -> None:
+        self._stored.drop_many(serials)
 
     # Commits ----------------------------------------------------------------------------------------------------
 
