@@ -5,14 +5,14 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from exgrpo.config import ReplayConfig
+from exgrpo.config import EVICTIONS, ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
-from exgrpo.experience.events import Admitted, Evicted, Measured, one_by_one
-from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.experience.events import Admitted, Evicted, Measured, Retired, one_by_one
+from exgrpo.experience.replayed import apply, fingerprint_of
 from tests.reference.buffer import PlainBuffer
 
 QUESTIONS, K = 5, 4
@@ -160,6 +160,55 @@ class BufferMachine(RuleBasedStateMachine):
 
 TestBuffer = BufferMachine.TestCase
 TestBuffer.settings = settings(max_examples=80, stateful_step_count=25)
+
+
+quality = st.sampled_from([math.nan, 0.25, 0.5])
+batches = st.lists(
+    st.lists(
+        st.tuples(
+            question,
+            st.lists(st.integers(0, 2), min_size=1, max_size=2),
+            entropy,
+            st.sampled_from([math.nan, 0.25, 0.5]),
+        ),
+        max_size=12,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    batches=batches, retired=st.sets(question, max_size=2), capacity=st.sampled_from([1000, 9, 5, 2, 1, 0]),
+    capacity_per_question=st.sampled_from([1, 2, 3, 8]), eviction=st.sampled_from(EVICTIONS.builtin),
+)  # fmt: skip
+def test_a_batch_is_admitted_as_one_by_one(batches, retired, capacity, capacity_per_question, eviction):
+    config = ReplayConfig(capacity=capacity, capacity_per_question=capacity_per_question, eviction=eviction)
+    events: list = []
+    buffer = ExperienceBuffer(QUESTIONS, K, config, listener=events.append)
+    plain, follower = PlainBuffer(K, capacity, capacity_per_question, eviction), ExperienceBuffer(QUESTIONS, K, config)
+    for step, batch in enumerate(batches):
+        if step == 1 and retired:
+            buffer.retire(list(retired))
+            apply(follower, Retired(0, 0, np.array(list(retired))))
+            for one in retired:
+                plain.retire(one)
+        made = [
+            Trajectory(q, np.array(ids), np.full(len(ids), -1.0), np.ones(1), step, entropy=e, quality=quality)
+            for q, ids, e, quality in batch
+        ]
+        told = len(events)
+        assert buffer.admit(made) == [plain.admit(q, tuple(ids), step, e, quality) for q, ids, e, quality in batch]
+        assert [type(event) for event in events[told:]] in ([], [Admitted], [Admitted, Evicted])
+        for q in range(QUESTIONS):
+            stored = [buffer.get(slot) for slot in buffer.slots_of(q)]
+            assert [tuple(one.completion_ids) for one in stored] == [one.ids for one in plain.of(q)]
+        assert len(buffer) == len(plain.everything()) == len(buffer.store._trajectories)
+    for event in events:
+        apply(follower, event)
+    follower.store = buffer.store
+    assert fingerprint_of(follower) == fingerprint_of(buffer)
 
 
 def test_a_bucket_whose_members_leave_from_any_place_keeps_the_others():

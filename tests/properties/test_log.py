@@ -90,8 +90,8 @@ class LogMachine(RuleBasedStateMachine):
     def observe(self, question, outcome, spread=math.nan, replayed=False):
         self.log(Observed(self.generation, self.step, question, *outcome, 0, replayed, spread))
         self.buffer.observe(question, *outcome, spread)
-        if replayed and self.config.mixing == "prompt":
-            self.buffer.replayed(question, self.step)
+        if replayed:
+            self.buffer.questions.chosen(question, self.step)
 
     @rule(
         question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy, correct=st.booleans(),
@@ -128,7 +128,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_question_comes_back(self, data):
         question = data.draw(st.sampled_from(np.flatnonzero(self.buffer.retired).tolist()))
-        self.buffer.bring_back(question)
+        self.buffer.questions.bring_back(question)
         self.log(Returned(self.generation, self.step, question))
 
     @precondition(lambda self: len(self.buffer))
@@ -144,7 +144,7 @@ class LogMachine(RuleBasedStateMachine):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
         question, serial, uses = (int(self.buffer.column(name)[slot]) for name in ("question", "serial", "uses"))
         self.buffer.used(slot)
-        self.buffer.replayed(question, self.step)
+        self.buffer.questions.replayed(question, self.step)
         self.log(Replayed(self.generation, self.step, question, serial, moment, 1, math.nan))
         if self.config.max_uses and uses + 1 >= self.config.max_uses:
             self.buffer.wear_out(slot)

@@ -22,7 +22,7 @@ from exgrpo.config import (
     ReplayConfig,
 )
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
-from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired
+from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired, one_by_one
 from exgrpo.experience.replayed import apply, fingerprint_of, restore, snapshot_of
 from exgrpo.experience.store import MemoryStore
 from exgrpo.experience.trajectory import Scores
@@ -84,7 +84,7 @@ class Run:
         self.config, self.seed, self.k, self.questions, self.events = config, seed, k, questions, []
         types = np.arange(questions) % 3 if config.by_problem_type else None
         stream = FreshStream(lambda p: np.random.default_rng((seed, p)).permutation(questions), questions)
-        self.planner = ReplayPlanner(config, stream, k, seed, store, self.events.append, types)
+        self.planner = ReplayPlanner(config, stream, k, seed, store, one_by_one(self.events.append), types)
         self.buffer = self.planner.buffer
         self.ability = np.random.default_rng((seed, 99)).random(questions) * 1.3
 

@@ -245,7 +245,7 @@ def test_prune_keeps_what_checkpoints_and_the_end_need(log):
         assert set(reader.branches) == {1, 3}
         for use_snapshot in (True, False):
             for position, (fingerprint, _) in zip(positions, prints[1:], strict=True):
-                assert buffer_at(reader, position, use_snapshot)[0].fingerprint() == fingerprint
+                assert fingerprint_of(buffer_at(reader, position, use_snapshot)[0]) == fingerprint
     again = prune(path)
     assert (again.branches, again.events, again.trajectories, again.tokens) == ([], 0, 0, 0)
 
@@ -357,10 +357,10 @@ def test_a_reader_at_work_is_not_disturbed(log, monkeypatch):
     path, positions, prints = log
     with LogReader(path) as reader:
         reader.connection.execute("BEGIN")
-        before = buffer_at(reader, reader.ends()[1])[0].fingerprint()
+        before = fingerprint_of(buffer_at(reader, reader.ends()[1])[0])
         report = prune(path)
         assert "another process reads the log" in report.note
-        assert buffer_at(reader, reader.ends()[1])[0].fingerprint() == before  # of a branch that went meanwhile
+        assert fingerprint_of(buffer_at(reader, reader.ends()[1])[0]) == before  # of a branch that went meanwhile
     assert fingerprints(path, positions) == prints
     assert verify(path) == []
     assert prune(path).note is None

@@ -5,7 +5,6 @@ completions were worth. Both are checked at birth, so that nothing behind this d
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,15 +103,10 @@ class Trajectory:
     def __len__(self) -> int:
         return int(self.completion_ids.size)
 
-    @cached_property
-    def digest_bytes(self) -> bytes:
-        """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
-        return hashlib.blake2b(self.completion_ids.data, digest_size=8).digest()
-
     @property
     def digest(self) -> int:
-        """The hash as a number."""
-        return int.from_bytes(self.digest_bytes, "little")
+        """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
+        return int(digests_of([self])[0])
 
     @property
     def measured_at(self) -> int:
@@ -150,6 +144,12 @@ class Scores:
         apart = None if behaviour_logps is None else logps.astype(np.float64) - behaviour_logps
         drift = 0.0 if apart is None else float(apart.dot(apart)) / len(logps)
         return cls(nll=nll, confidence=confidence, confidence_variance=variance, drift=drift)
+
+
+def digests_of(trajectories: Sequence[Trajectory]) -> NDArray[np.uint64]:
+    """The digest of each of n trajectories, (n,)."""
+    hashes = [hashlib.blake2b(t.completion_ids.data, digest_size=8).digest() for t in trajectories]
+    return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64, copy=False)
 
 
 def scores_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
