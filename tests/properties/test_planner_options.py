@@ -282,6 +282,8 @@ def allowed(options):
         options = {**options, "schedule": "constant"}
     if options["mixing"] == "prompt":
         options = {**options, "start_size": 0}
+        if options["question_choice"] == "headroom":  # refused: nothing is stored
+            options["question_choice"] = "uniform"
     return options
 
 

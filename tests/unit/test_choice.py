@@ -181,4 +181,4 @@ def test_choosing_leaves_the_buffer_alone_but_for_what_was_measured():
     assert fingerprint_of(buffer) == before
     other = deepcopy(buffer)
     chosen(other, EXACT, Scorer({0: 0.1, 1: 0.2, 2: 0.9}))
-    assert other.fingerprint() != before
+    assert fingerprint_of(other) != before

@@ -27,8 +27,10 @@ def test_rows_restore_a_window():
     windows, other = Windows(10), Windows(10)
     for group in ((0, 1, 4), (5, 3, 4), (0, 2, 4)):
         windows.add(*group)
-    assert windows.rows() == [(0, 1, 4), (0, 2, 4), (5, 3, 4)]
-    other.restore(windows.rows())
+    rows = windows.snapshot()
+    assert rows["window_question"].tolist() == [0, 0, 5]
+    assert rows["window_groups"].tolist() == [[1, 4], [2, 4], [3, 4]]
+    other.restore(rows)
     assert other.add(0, 0, 4) == windows.add(0, 0, 4) == (2, 8)
 
 
@@ -85,7 +87,7 @@ def test_a_spread_is_that_of_the_latest_group_and_is_told():
 def test_a_question_never_observed_has_no_accuracy_and_no_spread():
     lab = Lab(2)
     assert np.isnan(lab.buffer.questions.accuracy(np.array([0]))).all()
-    assert np.isnan(lab.buffer.spread).all()
+    assert np.isnan(lab.buffer.questions.spread).all()
     lab.planner.admit([trajectory(0, 1)])
     assert lab.buffer.num_replayable == 0
 

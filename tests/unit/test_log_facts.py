@@ -307,6 +307,25 @@ def test_the_options_of_a_run_are_those_of_its_origin():
         assert config_of(replace(ORIGIN, options=spoiled)) == ReplayConfig(capacity=0)
 
 
+def test_a_snapshot_of_0_2_0_is_read_and_its_further_arrays_are_ignored(tmp_path):
+    """It held the members of buckets and resting questions, and counted a replay for each trajectory."""
+    run = Run(tmp_path / "a.db", seed=3, cooldown=2, **EVENTFUL)
+    run.generations(7)
+    arrays = snapshot_of(run.buffer)
+    ready = run.buffer.replayable().astype(np.int32)
+    older = arrays | {"pools": ready[::-1], "resting": ready[:1], "replays": arrays["replays"] + 1}
+    position = run.log.commit(run.planner.state(run.step + 1), snapshot=older)
+    run.close()
+    assert verify(run.path) == []
+    with LogReader(run.path) as reader:
+        read, followed = (buffer_at(reader, position, use_snapshot)[0] for use_snapshot in (True, False))
+        assert read.replayable().tolist() == followed.replayable().tolist()
+        before, after = snapshot_of(read), snapshot_of(followed)
+    assert before.keys() == after.keys()
+    different = [name for name in before if before[name].tobytes() != after[name].tobytes()]
+    assert different == ["replays"]
+
+
 # Taking it over -------------------------------------------------------------------------------------------------------
 
 

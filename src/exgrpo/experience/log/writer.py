@@ -27,7 +27,7 @@ from .commits import Commit, Kept
 from .connection import WriterLock, connect, create, explained, now
 from .facts import Branch, Origin, PlannerState, Position, Questions, Span
 from .reader import LogReader
-from .rows import row_of
+from .rows import rows_of
 from .snapshot import NONE, packed
 from .store import StoredTrajectories
 
@@ -217,12 +217,13 @@ class LogWriter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Planned):
             self._generation, self._step = event.generation, event.step
-        for one in event.each():
-            if isinstance(one, Admitted):
+        if isinstance(event, Admitted):
+            for one in event.each():
                 self._add_trajectory(one.serial, one.trajectory)
-            elif (row := row_of(one, self, self._generation, self._step)) is not None:
-                table, values = row
-                self._add(table, *values)
+            return
+        table, rows = rows_of(event, self, self._generation, self._step)
+        for values in rows:
+            self._add(table, *values)
 
     def _add(self, table: str, *values: Any) -> None:
         self._gathered.add(table, self._next_seq, self._lineage[-1].branch, *values)
