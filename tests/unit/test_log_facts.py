@@ -74,7 +74,7 @@ def test_scores_are_columns_and_come_back_as_they_were(tmp_path):
     writer.commit(PlannerState())
     writer.close()
     first, second = events(path, Stored)
-    assert replace(first, question=0) == Stored.of(0, made)
+    assert [replace(first, question=0)] == list(Stored.of(np.array([0]), [made]).each())
     assert (first.correct, first.advantage, first.quality) == (False, -0.1, 0.3)
     assert (first.nll, first.confidence, first.confidence_variance) == pytest.approx((1.5 * math.log(2), 3 / 8, 1 / 64))
     assert second.correct

@@ -55,9 +55,9 @@ class Room:
             if digest in held:
                 continue
             if len(held) >= self._config.capacity_per_question:
-                self._leave(self._of_question(question), question, "capacity_per_question")
+                self._leave(self._of_question(question), "capacity_per_question")
             while self._size >= self._config.capacity:
-                self._leave(*self._of_all(), "capacity")
+                self._leave(self._of_all(), "capacity")
             held[digest] = slot
             stored.append(place)
             self._came.append(slot)
@@ -70,9 +70,9 @@ class Room:
         for question in np.flatnonzero(self._index.count > self._config.capacity_per_question).tolist():
             self._hold(np.array([question]))
             while len(self._held[question]) > self._config.capacity_per_question:
-                self._leave(self._of_question(question), question, "capacity_per_question")
+                self._leave(self._of_question(question), "capacity_per_question")
         while self._size > self._config.capacity:
-            self._leave(*self._of_all(), "capacity")
+            self._leave(self._of_all(), "capacity")
 
     def _hold(self, questions: IntArray) -> None:
         rows, valid = self._index.slots_of_each(questions)
@@ -82,39 +82,44 @@ class Room:
         ):
             self._held[question] = dict(zip(mine[:n], row[:n], strict=True))
 
-    def _leave(self, slot: int, question: int, reason: str) -> None:
-        if question in self._held:
-            del self._held[question][int(self._index.records["digest"][slot])]
+    def _leave(self, slot: int, reason: str) -> None:
         self.left.append(slot)
         self.reasons.append(reason)
         self._gone.add(slot)
         self._size -= 1
 
     def _of_question(self, question: int) -> int:
-        """The slot that makes room for another of its question."""
+        """Take the slot from a question that makes room for another of it."""
         held = self._held[question]
-        return next(iter(held.values())) if self._rule.rule is oldest else self._chosen(np.array([*held.values()]))
+        if self._rule.rule is oldest:
+            return held.pop(next(iter(held)))
+        slots = [*held.values()]
+        return held.pop([*held][slots.index(self._chosen(np.array(slots)))])
 
-    def _of_all(self) -> tuple[int, int]:
-        """The slot that makes room for another of any question, and its question."""
-        questions = self._index.records["question"]
-        if self._rule.rule is not oldest and not self._rule.of_oldest_question:
+    def _of_all(self) -> int:
+        """Take the slot from any question that makes room for another of any."""
+        if self._rule.rule is oldest or self._rule.of_oldest_question:
+            slot = next((slot for slot in self._queue if slot not in self._gone), NONE)
+            if slot == NONE:
+                slot = next(slot for slot in self._came if slot not in self._gone)
+        else:
             slots = self._index.in_order()  # those among them that are staged have no serial yet
             slots = slots[self._index.records["serial"][slots] != NONE]
             slot = self._chosen(slots[~np.isin(slots, list(self._gone))])
-            return slot, int(questions[slot])
-        slot = next((slot for slot in self._queue if slot not in self._gone), NONE)
-        if slot == NONE:
-            slot = next(slot for slot in self._came if slot not in self._gone)
-        question = int(questions[slot])
-        if self._rule.rule is oldest:
-            return slot, question
-        self._queue = iter([slot, *self._queue])  # another one may leave
+        question, digest = (int(self._index.records[name][slot]) for name in ("question", "digest"))
+        if self._rule.of_oldest_question and self._rule.rule is not oldest:
+            self._queue = iter([slot, *self._queue])  # another one may leave
+            self._hold_again(question)
+            return self._of_question(question)
+        self._held.get(question, {}).pop(digest, None)
+        return slot
+
+    def _hold_again(self, question: int) -> None:
+        """What a question holds of which no trajectory came, but some may have left."""
         if question not in self._held:
             rows, valid = self._index.slots_of_each(np.array([question]))
             kept = [slot for slot in rows[valid].tolist() if slot not in self._gone]
             self._held[question] = {int(self._index.records["digest"][slot]): slot for slot in kept}
-        return self._of_question(question), question
 
     def _chosen(self, slots: IntArray) -> int:
         row = slots[None]

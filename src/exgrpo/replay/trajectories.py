@@ -197,10 +197,8 @@ def choose(
             candidates = replace(candidates, held=competing & (candidates.drift <= config.max_drift))
         keys = _known(candidates, choice.keys(candidates), np.inf) if choice.measured else keys
     order = np.lexsort((keys, ~candidates.held), axis=1)[:, :count]
-    return [
-        [int(candidates.slots[row, place]) for place in places if candidates.held[row, place]]
-        for row, places in enumerate(order)
-    ]
+    best, held = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.held))
+    return [[slot for slot, is_held in zip(*row, strict=True) if is_held] for row in zip(best, held, strict=True)]
 
 
 def _known(candidates: Candidates, keys: FloatArray, unknown: float) -> FloatArray:

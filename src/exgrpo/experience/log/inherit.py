@@ -207,7 +207,8 @@ def inherit(
             with log.origin_of_others(made_by):
                 serials = buffer.admit(trajectories)
             new = [t for t, serial in zip(trajectories, serials, strict=True) if serial is not None]
-            report.left_out["already stored"] += len(trajectories) - len(new)
+            if repeated := len(trajectories) - len(new):
+                report.left_out["already stored"] += repeated
             admitted += len(new)
             touched.update(t.question for t in new)
             for trajectory in new:
