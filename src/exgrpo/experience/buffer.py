@@ -115,7 +115,7 @@ class ExperienceBuffer:
 
     # What can be replayed ---------------------------------------------------------------------------------------
 
-    def ready(self, kind: int | None = None, despite_rest: bool = False) -> NDArray[np.signedinteger]:
+    def ready(self, kind: int | None = None, despite_rest: bool = False) -> NDArray[Any]:
         """The bucket of every question that can be replayed, of all problem types or of one; -1 for all others, (Q,)."""
         found = self.questions.ready(self.count, self.now, despite_rest)
         return found if kind is None or self.num_types == 1 else np.where(self.types == kind, found, UNKNOWN)
@@ -232,7 +232,7 @@ class ExperienceBuffer:
         self.listener(Evicted(serials, questions, reason))
 
 
-def sizes_of(ready: NDArray[np.signedinteger], resolution: int) -> NDArray[np.int64]:
+def sizes_of(ready: NDArray[Any], resolution: int) -> NDArray[np.int64]:
     """How many questions are in each bucket, (R+1,)."""
     if resolution > 16:
         return np.bincount(ready[ready != UNKNOWN], minlength=resolution + 1)

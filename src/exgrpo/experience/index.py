@@ -14,6 +14,7 @@ from .events import Measured, Stored
 from .trajectory import FloatArray, IntArray
 
 NONE = -1
+AT_ONCE = 1 << 16
 HALF_MAX = float(np.finfo(np.float16).max)
 
 RECORD = np.dtype(
@@ -215,7 +216,9 @@ class TrajectoryIndex:
         self.records = np.zeros(max(16, n), RECORD)
         for name in KEPT:
             self.records[name][:n] = snapshot[name]
-        self.link(np.arange(n), snapshot["serial"])
+        for start in range(0, n, AT_ONCE):  # what is needed in between stays small
+            end = min(start + AT_ONCE, n)
+            self.link(np.arange(start, end), snapshot["serial"][start:end])
         self.next_serial = int(snapshot["next_serial"])
 
 

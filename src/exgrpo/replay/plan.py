@@ -404,7 +404,7 @@ class ReplayPlanner:
         self.listener(Returned(generation, step, returned))
         return n
 
-    def _draw(self, n: int, generation: int, step: int, score: Scorer, ready: NDArray[np.signedinteger]) -> _Drawn:
+    def _draw(self, n: int, generation: int, step: int, score: Scorer, ready: NDArray[Any]) -> _Drawn:
         """n questions and their trajectories; questions are drawn again in place of those that have to be refused."""
         config, buffer = self.config, self.buffer
         drawn, refused = _Drawn([], []), set[int]()

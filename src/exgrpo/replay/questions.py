@@ -143,6 +143,8 @@ def headroom(strata: Strata) -> FloatArray:
     return np.asarray(best * STEEP)
 
 
+CHUNK = 1 << 13
+"""Questions that are looked at together."""
 STEEP = 1e9
 """So steep a weight that a draw is a ranking."""
 
@@ -182,7 +184,7 @@ class Pool:
     """
 
     strata: Strata
-    ready: NDArray[np.signedinteger]
+    ready: NDArray[Any]
 
     def members(self, stratum: int) -> IntArray:
         """Questions of a stratum, in the order of their numbers."""
@@ -197,7 +199,7 @@ def draw_questions(
     rng: np.random.Generator,
     step: int = 0,
     eligible: Eligible | None = None,
-    ready: NDArray[np.signedinteger] | None = None,
+    ready: NDArray[Any] | None = None,
 ) -> list[int]:
     """n different replayable questions, or as many as there are, in random order; inside a stratum uniform without
     replacement.
@@ -226,10 +228,22 @@ def draw_questions(
         else:
             counts = (draw_alike if sampler.alike else draw_counts)(wanted, log_weights, room, rng)
             for stratum in np.flatnonzero(counts).tolist():
-                members, count = pool.members(stratum), int(counts[stratum])
-                drawn += members[rng.choice(len(members), count, replace=False, shuffle=False)].tolist()
+                places = rng.choice(int(room[stratum]), int(counts[stratum]), replace=False, shuffle=False)
+                drawn += places_of(pool.ready == stratum, places)
     rng.shuffle(drawn)
     return drawn
+
+
+def places_of(mask: NDArray[np.bool_], ranks: IntArray) -> list[int]:
+    """Where the true values of given ranks stand: as `np.flatnonzero(mask)[ranks]`, but lists only the chunks they are in."""
+    chunks = [mask[start : start + CHUNK] for start in range(0, len(mask), CHUNK)]
+    counts = np.array([np.count_nonzero(chunk) for chunk in chunks])
+    ends = np.cumsum(counts)
+    inside = np.searchsorted(ends, ranks, side="right")
+    return [
+        chunk * CHUNK + int(np.flatnonzero(chunks[chunk])[rank])
+        for chunk, rank in zip(inside.tolist(), (ranks - ends[inside] + counts[inside]).tolist(), strict=True)
+    ]
 
 
 def pools_of(
@@ -238,7 +252,7 @@ def pools_of(
     config: ReplayConfig,
     step: int,
     eligible: Eligible | None = None,
-    ready: NDArray[np.signedinteger] | None = None,
+    ready: NDArray[Any] | None = None,
 ) -> list[Pool]:
     """What is drawn from, of each problem type."""
     ready = buffer.ready() if ready is None else ready
@@ -254,7 +268,7 @@ def _pool_of(
     config: ReplayConfig,
     step: int,
     eligible: Eligible | None,
-    ready: NDArray[np.signedinteger],
+    ready: NDArray[Any],
 ) -> Pool:
     resolution, spreads = buffer.resolution, config.difficulty == "spread"
     if spreads:
