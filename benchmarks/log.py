@@ -68,8 +68,7 @@ def fill(path: Path, size: int, tokens: int) -> dict:
         for made in batch[:: max(1, len(batch) // B)]:
             log(Observed(start // COMMIT, start // COMMIT, made.question, 3, K, 0, False))
             buffer.observe(made.question, 3, K)
-        for made in batch:
-            buffer.admit([made])
+        buffer.admit(batch)
         log.commit(PlannerState(generation=start // COMMIT + 1, step=start // COMMIT))
         cpu.append(time.process_time() - a)
         wall.append(time.perf_counter() - b)

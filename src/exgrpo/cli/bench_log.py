@@ -77,11 +77,12 @@ def fill(path: str, size: int, tokens: int) -> dict[str, float]:
         made = [trajectory(i % questions, rng, step, tokens) for i in range(start, min(size, start + COMMIT))]
         began = time.thread_time()
         log(Planned(step, step, B, 0, 0, None))
-        for one in made:
-            if not buffer.questions.scorable[one.question]:
-                log(Observed(step, step, one.question, 3, K, 0, False))
-                buffer.observe(one.question, 3, K)
-            buffer.admit([one])
+        new = np.unique([one.question for one in made if not buffer.questions.scorable[one.question]])
+        if new.size:
+            right, none = np.full(new.size, 3), np.zeros(new.size, int)
+            log(Observed(step, step, new, right, np.full(new.size, K), none, none > 0, np.full(new.size, np.nan)))
+            buffer.observe(new, right, K)
+        buffer.admit(made)
         log.commit(PlannerState(generation=step + 1, step=step))
         seconds.append((time.thread_time() - began) / len(made))
     began = time.perf_counter()
