@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffer import ExperienceBuffer
-from ..events import Event, Planned, Stored
+from ..events import Event, Evicted, Planned, Stored
 from ..replayed import apply, restore
 from ..store import TrajectoryStore
 from .connection import damaged
@@ -58,7 +58,8 @@ def rebuild(
         next_serial = buffer.next_serial
     for run in _runs(reader.events(lineage, after, next_serial)):
         try:
-            apply(buffer, _with_index(_as_one([event for _, event in run]), indices))
+            for event in _as_few([event for _, event in run]):
+                apply(buffer, _with_index(event, indices))
         except (ValueError, IndexError) as error:
             _apply_each(reader, buffer, run, indices)  # to tell which
             raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
@@ -84,16 +85,25 @@ def empty_buffer(
 
 
 def _runs(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event]]]:
-    """Cut events, with their numbers, into runs that can be one event: alike in all that is not said of each."""
+    """Cut events, with their numbers, into runs that can be one event: alike in all that is not said of each. Trajectories
+    that came and that left are one run: all may come before any leaves."""
 
     def likeness(item: tuple[int, Event]) -> tuple[Any, ...]:
         event = item[1]
-        shared = () if isinstance(event, Stored) else (getattr(event, name, None) for name in SHARED)
-        return type(event), item[0] if isinstance(event, Planned) else None, *shared
+        if isinstance(event, (Stored, Evicted)):
+            return (Stored,)
+        return type(event), item[0] if isinstance(event, Planned) else 0, *(getattr(event, name, 0) for name in SHARED)
 
     for _, run in groupby(events, likeness):
         while chunk := list(islice(run, LONGEST_RUN)):
             yield chunk
+
+
+def _as_few(events: Sequence[Event]) -> list[Event]:
+    """Make one event of a run, or two where trajectories came and left."""
+    came = [event for event in events if not isinstance(event, Evicted)]
+    left = [event for event in events if isinstance(event, Evicted)]
+    return [_as_one(some) for some in (came, left) if some]
 
 
 def _as_one(events: Sequence[Event]) -> Event:
