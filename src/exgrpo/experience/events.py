@@ -12,7 +12,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .trajectory import IntArray, Trajectory, digests_of, scores_of_each
+from .trajectory import IntArray, Trajectory, scores_of_each
 
 Ints: TypeAlias = Any
 """An integer, or integers (n,)."""
@@ -97,9 +97,10 @@ class Stored(Event):
         numbers = [(t.entropy, t.advantage, t.quality) for t in trajectories]
         question, step, measured_at = np.array(steps, np.int64).reshape(-1, 3).T
         entropy, advantage, quality = np.array(numbers, np.float64).reshape(-1, 3).T
+        digest = np.array([t.digest for t in trajectories], np.uint64)
         correct = np.array([t.correct for t in trajectories], bool)
         return cls(
-            serial, digests_of(trajectories), question, step, entropy, measured_at, nll, confidence, variance, correct,
+            serial, digest, question, step, entropy, measured_at, nll, confidence, variance, correct,
             advantage, quality,
         )  # fmt: skip
 

@@ -106,7 +106,7 @@ class Trajectory:
     @property
     def digest(self) -> int:
         """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
-        return int(digests_of([self])[0])
+        return int.from_bytes(hashlib.blake2b(self.completion_ids.data, digest_size=8).digest(), "little")
 
     @property
     def measured_at(self) -> int:
@@ -144,12 +144,6 @@ class Scores:
         apart = None if behaviour_logps is None else logps.astype(np.float64) - behaviour_logps
         drift = 0.0 if apart is None else float(apart.dot(apart)) / len(logps)
         return cls(nll=nll, confidence=confidence, confidence_variance=variance, drift=drift)
-
-
-def digests_of(trajectories: Sequence[Trajectory]) -> NDArray[np.uint64]:
-    """The digest of each of n trajectories, (n,)."""
-    hashes = [hashlib.blake2b(t.completion_ids.data, digest_size=8).digest() for t in trajectories]
-    return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64, copy=False)
 
 
 def scores_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
