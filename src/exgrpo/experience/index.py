@@ -131,8 +131,9 @@ class TrajectoryIndex:
         for name in ("digest", "question", "step", "correct"):
             rows[name] = getattr(s, name)
         rows["serial"], rows["entropy"], rows["entropy_step"] = NONE, plain(s.entropy), s.measured_at
-        for name in ("nll", "confidence", "confidence_variance", "quality", "advantage"):
-            rows[name] = half(getattr(s, name))
+        names = ("nll", "confidence", "confidence_variance", "quality", "advantage")
+        for name, values in zip(names, half([getattr(s, name) for name in names]), strict=True):
+            rows[name] = values
         slots = self._new_slots(len(rows))
         self.records[slots] = rows
         return slots

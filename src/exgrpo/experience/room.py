@@ -75,12 +75,10 @@ class Room:
             self._leave(self._of_all(), "capacity")
 
     def _hold(self, questions: IntArray) -> None:
-        rows, valid = self._index.slots_of_each(questions)
-        digests = self._index.records["digest"][rows].tolist()
-        for question, row, mine, n in zip(
-            questions.tolist(), rows.tolist(), digests, valid.sum(1).tolist(), strict=True
-        ):
-            self._held[question] = dict(zip(mine[:n], row[:n], strict=True))
+        rows, _ = self._index.slots_of_each(questions)
+        digests, counts = self._index.records["digest"][rows], self._index.count[questions]
+        found = zip(questions.tolist(), digests.tolist(), rows.tolist(), counts.tolist(), strict=True)
+        self._held |= {question: dict(zip(mine[:n], row[:n], strict=True)) for question, mine, row, n in found}
 
     def _leave(self, slot: int, reason: str) -> None:
         self.left.append(slot)

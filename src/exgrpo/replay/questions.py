@@ -143,7 +143,7 @@ def headroom(strata: Strata) -> FloatArray:
     return np.asarray(best * STEEP)
 
 
-CHUNK = 1 << 13
+CHUNK = 1 << 12
 """Questions that are looked at together."""
 STEEP = 1e9
 """So steep a weight that a draw is a ranking."""
@@ -241,7 +241,7 @@ def places_of(mask: NDArray[np.bool_], ranks: IntArray) -> list[int]:
     ends = np.cumsum(counts)
     inside = np.searchsorted(ends, ranks, side="right")
     return [
-        chunk * CHUNK + int(np.flatnonzero(chunks[chunk])[rank])
+        chunk * CHUNK + int(chunks[chunk].nonzero()[0][rank])
         for chunk, rank in zip(inside.tolist(), (ranks - ends[inside] + counts[inside]).tolist(), strict=True)
     ]
 

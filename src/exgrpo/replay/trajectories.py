@@ -203,7 +203,7 @@ def choose(
 
 def _known(candidates: Candidates, keys: FloatArray, unknown: float) -> FloatArray:
     """Keys with a value for what is not known, and the highest for what is not held."""
-    return np.where(candidates.held, np.nan_to_num(keys, nan=unknown, posinf=np.inf, neginf=-np.inf), np.inf)
+    return np.where(candidates.held, np.where(np.isnan(keys), unknown, keys), np.inf)
 
 
 def _first(keys: FloatArray, n: int | None) -> NDArray[np.bool_]:
