@@ -143,8 +143,6 @@ def headroom(strata: Strata) -> FloatArray:
     return np.asarray(best * STEEP)
 
 
-CHUNK = 1 << 12
-"""Questions that are looked at together."""
 STEEP = 1e9
 """So steep a weight that a draw is a ranking."""
 
@@ -228,22 +226,32 @@ def draw_questions(
         else:
             counts = (draw_alike if sampler.alike else draw_counts)(wanted, log_weights, room, rng)
             for stratum in np.flatnonzero(counts).tolist():
-                places = rng.choice(int(room[stratum]), int(counts[stratum]), replace=False, shuffle=False)
-                drawn += places_of(pool.ready == stratum, places)
+                drawn += draw_members(pool.ready, stratum, int(room[stratum]), int(counts[stratum]), rng)
     rng.shuffle(drawn)
     return drawn
 
 
-def places_of(mask: NDArray[np.bool_], ranks: IntArray) -> list[int]:
-    """Where the true values of given ranks stand: as `np.flatnonzero(mask)[ranks]`, but lists only the chunks they are in."""
-    chunks = [mask[start : start + CHUNK] for start in range(0, len(mask), CHUNK)]
-    counts = np.array([np.count_nonzero(chunk) for chunk in chunks])
-    ends = np.cumsum(counts)
-    inside = np.searchsorted(ends, ranks, side="right")
-    return [
-        chunk * CHUNK + int(chunks[chunk].nonzero()[0][rank])
-        for chunk, rank in zip(inside.tolist(), (ranks - ends[inside] + counts[inside]).tolist(), strict=True)
-    ]
+def draw_members(ready: NDArray[Any], bucket: int, size: int, n: int, rng: np.random.Generator) -> list[int]:
+    """n different questions of a bucket, every set of n alike.
+
+    Questions are guessed while a few guesses do, so that a small draw from a large pool need not list the bucket: of numbers
+    drawn alike, those of the bucket that are not there yet are members drawn alike.
+
+    Args:
+        ready: bucket of each question, (Q,).
+        bucket: which.
+        size: how many questions it holds.
+        n: how many are drawn, at most `size`.
+    """
+    guesses = 4 * n * (len(ready) // size + 1)
+    if 2 * n <= size and guesses < len(ready) // 16:
+        numbers = rng.integers(len(ready), size=guesses)
+        found = list(dict.fromkeys(numbers[ready[numbers] == bucket].tolist()))
+        if len(found) >= n:
+            return found[:n]
+    members = np.flatnonzero(ready == bucket)
+    drawn: list[int] = members[rng.choice(size, n, replace=False, shuffle=False)].tolist()
+    return drawn
 
 
 def pools_of(
