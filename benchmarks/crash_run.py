@@ -50,6 +50,7 @@ from exgrpo.experience.log.connection import SYNCHRONOUS
 from exgrpo.experience.log.filesystem import VARIABLE, WAL
 from exgrpo.experience.log.reader import SERIAL_MASK
 from exgrpo.experience.log.rebuild import size_of
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
 from exgrpo.trl.checkpoint import CheckpointFacts
 from exgrpo.trl.experience import ExperienceKeeper
@@ -129,7 +130,7 @@ def facts(trainer: ExGRPOTrainer) -> dict[str, str]:
         "micro step": str(trainer._step),
         "generated tokens": str(trainer.generated_tokens),
         "logged": json.dumps([row for row in history if "loss" in row], sort_keys=True),
-        "buffer": trainer.planner.buffer.fingerprint(),
+        "buffer": fingerprint_of(trainer.planner.buffer),
         "planner": repr(trainer.planner.state(trainer._optimizer_step, trainer.generated_tokens)),
     }  # fmt: skip
 
@@ -151,7 +152,7 @@ def rebuilt(trainer: ExGRPOTrainer) -> dict[str, str]:
                 store = StoredTrajectories(reader, reader.lineage(position), lambda number, at=indices: int(at[number]))
                 buffer = type(like)(like.num_questions, like.num_generations, like.config, store, types=like.types)
                 rebuild(reader, buffer, position, indices, use)
-                found[name] = buffer.fingerprint()
+                found[name] = fingerprint_of(buffer)
         except ExperienceLogError as error:
             found[name] = f"{type(error).__name__}: {error}"
     return found

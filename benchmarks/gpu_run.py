@@ -25,6 +25,7 @@ from exgrpo import resolve
 from exgrpo.cli.bench_arms import AT_ONCE, letters
 from exgrpo.errors import ConfigurationError
 from exgrpo.evaluation import evaluate_policy
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.tasks import get_task
 from exgrpo.tasks.base import completion_text, split_of
 from exgrpo.tasks.tiny_policy import warm_policy
@@ -309,7 +310,7 @@ def check_resume(work: Work, folder: Path) -> dict[str, Any]:
         whole = work.trainer("exgrpo", folder, **options)
         rows = train(whole, work)[2:]
         weights = {name: value.detach().cpu().clone() for name, value in whole.model.named_parameters()}
-        stored = whole.planner.buffer.fingerprint() if whole.planner else None
+        stored = fingerprint_of(whole.planner.buffer) if whole.planner else None
         del whole
         resumed = work.trainer("exgrpo", folder, **options)
         again = train(resumed, work, resume_from_checkpoint=str(folder / "checkpoint-2"))
@@ -318,7 +319,7 @@ def check_resume(work: Work, folder: Path) -> dict[str, Any]:
     apart = max(float((weights[n] - v.detach().cpu()).abs().max()) for n, v in resumed.model.named_parameters())
     figures_told = [[{name: row[name] for name in KEPT if name in row} for row in part] for part in (rows, again)]
     same = figures_told[0] == figures_told[1]
-    experience = resumed.planner is not None and stored == resumed.planner.buffer.fingerprint()
+    experience = resumed.planner is not None and stored == fingerprint_of(resumed.planner.buffer)
     first = ("fresh/generated_tokens", "fresh/pass_at_1", "replay/share")
     close = all(rows[0].get(n) == again[0].get(n) for n in first) and apart <= 4 * work.sizes.learning_rate
     equal = same and experience and apart == 0.0

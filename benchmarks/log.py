@@ -26,6 +26,7 @@ from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Group, Trajectory
 from exgrpo.experience.events import Observed, Planned
 from exgrpo.experience.log import LogReader, LogWriter, Origin, PlannerState, QuestionFacts, rebuild
+from exgrpo.experience.replayed import snapshot_of
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 B, K, PER_QUESTION, COMMIT = 64, 8, 10, 512
@@ -67,17 +68,16 @@ def fill(path: Path, size: int, tokens: int) -> dict:
         for made in batch[:: max(1, len(batch) // B)]:
             log(Observed(start // COMMIT, start // COMMIT, made.question, 3, K, 0, False))
             buffer.observe(made.question, 3, K)
-        for made in batch:
-            buffer.admit(made)
+        buffer.admit(batch)
         log.commit(PlannerState(generation=start // COMMIT + 1, step=start // COMMIT))
         cpu.append(time.process_time() - a)
         wall.append(time.perf_counter() - b)
     for question in range(questions):  # so that all can be replayed
-        if not buffer.scorable[question]:
+        if not buffer.questions.scorable[question]:
             log(Observed(0, 0, question, 3, K, 0, False))
             buffer.observe(question, 3, K)
     a = time.perf_counter()
-    log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, buffer.snapshot())
+    log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, snapshot_of(buffer))
     checkpoint = time.perf_counter() - a
     log.close()
     tail = slice(len(cpu) // 2, None)

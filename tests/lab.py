@@ -6,6 +6,7 @@ import numpy as np
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, WRONG, Group, Trajectory
+from exgrpo.experience.events import one_by_one
 from exgrpo.experience.trajectory import Scores
 from exgrpo.replay import FreshStream, ReplayPlanner
 
@@ -43,7 +44,7 @@ class Lab:
         self.scorer = scorer
         self.config = ReplayConfig(**{"start_pass_at_1": 0.0, **options})
         stream = FreshStream(lambda p: np.random.default_rng((seed, p)).permutation(questions), questions)
-        self.planner = ReplayPlanner(self.config, stream, k, seed, listener=self.events.append, types=types)
+        self.planner = ReplayPlanner(self.config, stream, k, seed, listener=one_by_one(self.events.append), types=types)
         self.buffer = self.planner.buffer
 
     def plan(self, batch_size=4, epoch=0.0, step=None):
@@ -58,7 +59,7 @@ class Lab:
         """The question was observed, and these completions of it are stored."""
         self.know(question, successes, scorable, spread)
         for name in names:
-            assert self.buffer.admit(trajectory(question, name, step, **fields)) is not None
+            assert self.buffer.admit([trajectory(question, name, step, **fields)])[0] is not None
 
     def observe(self, plan, right=None, spread=NAN):
         """Fresh completions: `right` of question -> how many are right; half of those of the others."""

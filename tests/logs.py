@@ -22,6 +22,7 @@ from exgrpo.experience.log import (
 )
 from exgrpo.experience.log.rebuild import empty_buffer
 from exgrpo.experience.log.snapshot import OPTIONS
+from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.experience.trajectory import Scores
 from exgrpo.replay import FreshStream, ReplayPlanner
 
@@ -102,7 +103,7 @@ class Run:
         wanted = [t for group, t in found if self.planner.wants(group, t.correct, t.finish_reason)]
         self.planner.admit(wanted, groups)
         self.step += 1
-        arrays = self.buffer.snapshot() if snapshot or checkpoint else None
+        arrays = snapshot_of(self.buffer) if snapshot or checkpoint else None
         position = self.log.commit(self.planner.state(self.step), bool(checkpoint), arrays)
         if checkpoint:
             write_checkpoint(Path(checkpoint), self.step, position)
@@ -190,4 +191,4 @@ def fingerprints(path, positions=()):
     """Of the buffers at the end of the log and at positions of it, token arrays included."""
     with LogReader(path) as reader:
         wanted: list[Position] = [reader.position(), *positions]
-        return [(buffer.fingerprint(), state) for buffer, state in (buffer_at(reader, p) for p in wanted)]
+        return [(fingerprint_of(buffer), state) for buffer, state in (buffer_at(reader, p) for p in wanted)]

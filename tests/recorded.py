@@ -12,6 +12,7 @@ import numpy as np
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import Group, Trajectory
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.experience.trajectory import Scores
 from exgrpo.replay import FreshStream, ReplayPlanner
 
@@ -158,7 +159,7 @@ def drive(data):
         else:
             who, scores, step = told
             buffer.measured([buffer.find(*one) for one in who], [Scores(**one) for one in scores], step)
-    return {"came": came, "fingerprint": buffer.fingerprint(), "state": asdict(planner.state(0))}
+    return {"came": came, "fingerprint": fingerprint_of(buffer), "state": asdict(planner.state(0))}
 
 
 def scorer_of(answers):

@@ -197,7 +197,7 @@ def test_stats_are_those_of_the_log(folder, say):
     assert [(trajectories["tokens"],)] == tokens
     assert [row["replayable"] for row in found["accuracy"]] == buffer.bucket_sizes().tolist()
     assert [row["bucket"] for row in found["accuracy"]] == [f"{i}/{K}" for i in range(K + 1)]
-    assert sum(row["questions"] for row in found["accuracy"]) == int((buffer.scorable > 0).sum())
+    assert sum(row["questions"] for row in found["accuracy"]) == int((buffer.questions.scorable > 0).sum())
     assert found["age"]["count"] == found["uses"]["count"] == found["quality"]["count"] == len(buffer)
     assert found["age"]["p100"] == float((state.step - buffer.column("step")[buffer.live_slots()]).max())
     share = query(folder, "SELECT 1.0 * sum(replayed) / sum(questions) FROM generations")[0][0]

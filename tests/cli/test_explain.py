@@ -21,6 +21,7 @@ from exgrpo.cli.explain_figures import Setting, changed_options, group, reading
 from exgrpo.cli.explain_pool import Pool, made_up, sizes_of, stream_of, with_everything_open
 from exgrpo.cli.main import main
 from exgrpo.experience.log import LogReader
+from exgrpo.experience.replayed import fingerprint_of, restore, snapshot_of
 from exgrpo.objective import replay_loss
 from exgrpo.replay import ReplayPlanner
 from tests.logs import TYPES, Dataset, Run, eventful
@@ -68,7 +69,7 @@ def planners(pool: Pool, snapshot, n: int):
             pool.planner.config, stream_of(buffer.num_questions), buffer.num_generations, 1000 + seed,
             store=pool.store, types=buffer.types,
         )  # fmt: skip
-        planner.buffer.restore(snapshot)
+        restore(planner.buffer, snapshot)
         planner.gate.open = True
         yield planner
 
@@ -97,7 +98,7 @@ def test_replayed_counts_are_the_expected_ones(preset, options):
     rehearsals = Rehearsals(pool, table, batch=24, epoch=0.0, draws=20)
     assert rehearsals.exact
     total = np.zeros(len(table.labels))
-    for planner in planners(pool, pool.buffer.snapshot(), 120):
+    for planner in planners(pool, snapshot_of(pool.buffer), 120):
         plan = planner.plan(24, pool.step, 0.0, pool.score)
         assert plan.num_replayed == rehearsals.wanted
         total += table.by_row(plan.questions[plan.replayed])
@@ -129,7 +130,7 @@ def test_means_over_rehearsals_are_those_of_real_plans(preset, sizes, options):
     table, draws, real, batch = Table(pool), 150, [], 48 if preset == "rescue" else 16
     rehearsals = Rehearsals(pool, table, batch=batch, epoch=0.0, draws=draws)
     rng = np.random.default_rng(3)
-    for planner in planners(pool, pool.buffer.snapshot(), 150):
+    for planner in planners(pool, snapshot_of(pool.buffer), 150):
         planner.stream = stream_of(sum(sizes), rng.permutation(sum(sizes)))
         asked = []
 
@@ -141,7 +142,7 @@ def test_means_over_rehearsals_are_those_of_real_plans(preset, sizes, options):
             plan = planner.plan(batch, pool.step, 0.0, score)
             questions = [c.trajectory.question for c in plan.added] or plan.questions[plan.replayed]
             if preset == "rescue":
-                p = np.nan_to_num(planner.buffer.accuracy(plan.questions))
+                p = np.nan_to_num(planner.buffer.questions.accuracy(plan.questions))
                 outcomes = (rng.random((batch, 8)) < p[:, None]).astype(int)
                 questions = [r.choice.trajectory.question for r in planner.rescue(plan, outcomes, score)]
         by_row = table.by_row(np.array(questions, int))
@@ -162,7 +163,7 @@ def test_weights_over_problem_types_worked_by_hand():
     pool = pool_of(by_problem_type=True, sizes=(90,) * 9)
     buffer = pool.buffer
     for question in np.flatnonzero(buffer.types == 0).tolist():
-        if buffer.successes[question] != 4 and not buffer.retired[question]:
+        if buffer.questions.successes[question] != 4 and not buffer.retired[question]:
             buffer.retire(question)
     left = [int(buffer.bucket_sizes(kind).sum()) for kind in range(3)]
     share = left[0] / sum(left)
@@ -175,9 +176,9 @@ def test_weights_over_problem_types_worked_by_hand():
 def test_a_rehearsal_changes_nothing():
     for preset in ("exgrpo-paper-text", "rescue", "headroom-drift", "prompt-replay", "entropy-guided"):
         pool = pool_of(preset, max_uses=1, max_age=15)
-        before = pool.buffer.fingerprint(), pool.planner.generation
+        before = fingerprint_of(pool.buffer), pool.planner.generation
         Rehearsals(pool, Table(pool), batch=16, epoch=0.0, draws=3)
-        assert (pool.buffer.fingerprint(), pool.planner.generation) == before, preset
+        assert (fingerprint_of(pool.buffer), pool.planner.generation) == before, preset
 
 
 @pytest.mark.slow
@@ -205,16 +206,16 @@ def test_a_run_s_next_step(tmp_path, say, monkeypatch):
     )  # fmt: skip
     assert pool["pass_at_1"] == planner.pass_at_1
     assert planner.buffer.num_replayable > 6
-    snapshot, bucket = planner.buffer.snapshot(), Counter()
+    snapshot, bucket = snapshot_of(planner.buffer), Counter()
     asked, plans = 0, 600
     for seed in range(plans):
         other = ReplayPlanner(planner.config, stream_of(24), 4, seed, store=planner.buffer.store)
-        other.buffer.restore(snapshot)
+        restore(other.buffer, snapshot)
         other.restore(replace(planner.state(8), pass_number=0, cursor=0, deferred=()))
         scored = []
         plan = other.plan(8, 8, 0.0, lambda t, scored=scored: scored.extend(t) or np.zeros(len(t)))
         asked += len(scored)
-        accuracy = planner.buffer.accuracy(plan.questions[plan.replayed])
+        accuracy = planner.buffer.questions.accuracy(plan.questions[plan.replayed])
         bucket.update(np.floor(accuracy * 4 + 0.5).astype(int).tolist())
     assert sum(bucket.values()) == 4 * plans
     for b, row in enumerate(found["questions"]):

@@ -16,6 +16,7 @@ from accelerate import PartialState
 from transformers import TrainerCallback
 
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
+from exgrpo.experience.replayed import fingerprint_of
 from trl import GRPOTrainer
 
 GrpoGeneration = GRPOTrainer._generate_single_turn
@@ -92,7 +93,7 @@ def job(output: Path, options: dict) -> dict:
         "world": trainer.accelerator.num_processes,
         "events": [event_row(event) for event in trainer.events],
         "behaviour": [e.trajectory.behaviour_logps.tolist() for e in trainer.events.of(Admitted)],
-        "fingerprint": trainer.planner.buffer.fingerprint() if trainer.planner else None,
+        "fingerprint": fingerprint_of(trainer.planner.buffer) if trainer.planner else None,
         "generated_tokens": trainer.generated_tokens,
         "step": trainer.state.global_step,
         "experience_at_start": start,

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import crash
 import crash_run
 
-from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Began, Measured, Planned
 from exgrpo.experience.log import LogReader, LogWriter
 from exgrpo.experience.log.filesystem import ROLLBACK, UNLOCKED, VARIABLE
@@ -216,13 +215,14 @@ def forget_a_commit():
 
 def do_not_hear_measurements():
     """A buffer is rebuilt without entropies that were measured again."""
-    inner = ExperienceBuffer.apply
+    rebuild = sys.modules["exgrpo.experience.log.rebuild"]
+    inner = rebuild.apply
 
     def apply(buffer, event):
         if not isinstance(event, Measured):
             inner(buffer, event)
 
-    ExperienceBuffer.apply = apply
+    rebuild.apply = apply
 
 
 def draw_once_more():

@@ -5,13 +5,14 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from exgrpo.config import ReplayConfig
+from exgrpo.config import EVICTIONS, ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
-from exgrpo.experience.events import Admitted, Evicted, Measured
+from exgrpo.experience.events import Admitted, Evicted, Measured, Retired, one_by_one
+from exgrpo.experience.replayed import apply, fingerprint_of
 from tests.reference.buffer import PlainBuffer
 
 QUESTIONS, K = 5, 4
@@ -36,7 +37,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.events = []
         limits = dict(capacity=capacity, capacity_per_question=capacity_per_question, eviction=eviction)
         arguments = (QUESTIONS, K, ReplayConfig(**limits))
-        self.buffer = ExperienceBuffer(*arguments, listener=self.events.append)
+        self.buffer = ExperienceBuffer(*arguments, listener=one_by_one(self.events.append))
         self.twin = ExperienceBuffer(*arguments)
         self.plain = PlainBuffer(K, capacity, capacity_per_question, eviction)
         self.step = 0
@@ -48,12 +49,12 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy)
     def admit(self, question, ids, entropy):
-        before = self.buffer.fingerprint()
+        before = fingerprint_of(self.buffer)
         made = trajectory(question, ids, self.step, entropy)
-        serial = self.buffer.admit(made)
-        assert self.twin.admit(trajectory(question, ids, self.step, entropy)) == serial
+        serial = self.buffer.admit([made])[0]
+        assert self.twin.admit([trajectory(question, ids, self.step, entropy)])[0] == serial
         assert serial == self.plain.admit(question, tuple(ids), self.step, entropy)
-        assert (serial is None) == (self.buffer.fingerprint() == before)
+        assert (serial is None) == (fingerprint_of(self.buffer) == before)
         if serial is not None:
             slot = self.buffer.find(question, serial)
             assert self.buffer.get(slot) is made
@@ -92,10 +93,10 @@ class BufferMachine(RuleBasedStateMachine):
     def use(self, data):
         one = data.draw(st.sampled_from(self.plain.everything()))
         one.uses += 1
-        before = self.buffer.fingerprint()
+        before = fingerprint_of(self.buffer)
         for buffer in (self.buffer, self.twin):
             buffer.used(buffer.find(one.question, one.serial))
-        assert self.buffer.fingerprint() != before
+        assert fingerprint_of(self.buffer) != before
 
     @invariant()
     def same_trajectories(self):
@@ -127,27 +128,12 @@ class BufferMachine(RuleBasedStateMachine):
 
     @invariant()
     def consistent_inside(self):
-        buffer = self.buffer
-        for q in range(QUESTIONS):
-            bucket, place = int(buffer._questions["pool"][q]), int(buffer._questions["place"][q])
-            assert (bucket == -1) == (place == -1)
-            if bucket >= 0:
-                assert buffer.questions_in(bucket, np.array([place])).tolist() == [q]
-        forwards, slot = [], buffer.index.first
-        while slot != -1:
-            forwards.append(slot)
-            assert len(forwards) <= len(buffer)  # not a circle
-            slot = int(buffer.column("next")[slot])
-        backwards, slot = [], buffer.index._last
-        while slot != -1:
-            backwards.append(slot)
-            assert len(backwards) <= len(buffer)  # not a circle
-            slot = int(buffer.column("prev")[slot])
-        assert forwards == backwards[::-1]
-        serials = buffer.column("serial")[forwards].tolist() if forwards else []
-        assert serials == [one.serial for one in self.plain.everything()]
-        assert sorted(forwards) == buffer.live_slots().tolist()
-        assert not set(forwards) & set(buffer.index._free)
+        buffer, everything = self.buffer, self.plain.everything()
+        serials = buffer.column("serial")
+        assert serials[buffer.index.in_order()].tolist() == [one.serial for one in everything]
+        for n in (1, 3, 10**6):
+            assert serials[buffer.index.oldest(n)].tolist() == [one.serial for one in everything[:n]]
+        assert not set(buffer.live_slots().tolist()) & set(buffer.index._free)
         assert len(buffer.store._trajectories) == len(buffer)
 
     @invariant()
@@ -169,11 +155,60 @@ class BufferMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_history_has_the_same_fingerprint(self):
-        assert self.buffer.fingerprint() == self.twin.fingerprint()
+        assert fingerprint_of(self.buffer) == fingerprint_of(self.twin)
 
 
 TestBuffer = pytest.mark.slow(BufferMachine.TestCase)
 TestBuffer.settings = settings(max_examples=80, stateful_step_count=25)
+
+
+quality = st.sampled_from([math.nan, 0.25, 0.5])
+batches = st.lists(
+    st.lists(
+        st.tuples(
+            question,
+            st.lists(st.integers(0, 2), min_size=1, max_size=2),
+            entropy,
+            st.sampled_from([math.nan, 0.25, 0.5]),
+        ),
+        max_size=12,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    batches=batches, retired=st.sets(question, max_size=2), capacity=st.sampled_from([1000, 9, 5, 2, 1, 0]),
+    capacity_per_question=st.sampled_from([1, 2, 3, 8]), eviction=st.sampled_from(EVICTIONS.builtin),
+)  # fmt: skip
+def test_a_batch_is_admitted_as_one_by_one(batches, retired, capacity, capacity_per_question, eviction):
+    config = ReplayConfig(capacity=capacity, capacity_per_question=capacity_per_question, eviction=eviction)
+    events: list = []
+    buffer = ExperienceBuffer(QUESTIONS, K, config, listener=events.append)
+    plain, follower = PlainBuffer(K, capacity, capacity_per_question, eviction), ExperienceBuffer(QUESTIONS, K, config)
+    for step, batch in enumerate(batches):
+        if step == 1 and retired:
+            buffer.retire(list(retired))
+            apply(follower, Retired(0, 0, np.array(list(retired))))
+            for one in retired:
+                plain.retire(one)
+        made = [
+            Trajectory(q, np.array(ids), np.full(len(ids), -1.0), np.ones(1), step, entropy=e, quality=quality)
+            for q, ids, e, quality in batch
+        ]
+        told = len(events)
+        assert buffer.admit(made) == [plain.admit(q, tuple(ids), step, e, quality) for q, ids, e, quality in batch]
+        assert [type(event) for event in events[told:]] in ([], [Admitted], [Admitted, Evicted])
+        for q in range(QUESTIONS):
+            stored = [buffer.get(slot) for slot in buffer.slots_of(q)]
+            assert [tuple(one.completion_ids) for one in stored] == [one.ids for one in plain.of(q)]
+        assert len(buffer) == len(plain.everything()) == len(buffer.store._trajectories)
+    for event in events:
+        apply(follower, event)
+    follower.store = buffer.store
+    assert fingerprint_of(follower) == fingerprint_of(buffer)
 
 
 def test_a_bucket_whose_members_leave_from_any_place_keeps_the_others():
@@ -182,7 +217,7 @@ def test_a_bucket_whose_members_leave_from_any_place_keeps_the_others():
         buffer = ExperienceBuffer(4, K)
         for q in range(4):
             buffer.observe(q, 2, 4)
-            buffer.admit(trajectory(q))
+            buffer.admit([trajectory(q)])
         left = {0, 1, 2, 3}
         for q in order:
             buffer.observe(q, 1, 4)
@@ -194,10 +229,10 @@ def test_a_bucket_whose_members_leave_from_any_place_keeps_the_others():
 def test_a_group_that_could_not_be_scored_changes_no_accuracy():
     buffer = ExperienceBuffer(1, K)
     buffer.observe(0, 2, 4)
-    buffer.admit(trajectory(0))
-    before = buffer.fingerprint()
+    buffer.admit([trajectory(0)])
+    before = fingerprint_of(buffer)
     buffer.observe(0, 0, 0)
-    assert buffer.fingerprint() == before
+    assert fingerprint_of(buffer) == before
     assert buffer.bucket_sizes().tolist() == [0, 0, 1, 0, 0]
 
 
@@ -205,8 +240,8 @@ def filled(**options) -> ExperienceBuffer:
     buffer = ExperienceBuffer(4, K, ReplayConfig(**options))
     for q in range(3):
         buffer.observe(q, 1 + q, 4)
-        buffer.admit(trajectory(q, (q, 1), entropy=0.5))
-        buffer.admit(trajectory(q, (q, 2)))
+        buffer.admit([trajectory(q, (q, 1), entropy=0.5)])
+        buffer.admit([trajectory(q, (q, 2))])
     return buffer
 
 
@@ -216,7 +251,7 @@ CHANGES = {
     "a question is observed that has nothing stored": lambda b: b.observe(3, 1, 4),
     "retired": lambda b: b.retire(0),
     "retired without a trajectory": lambda b: b.retire(3),
-    "one more trajectory": lambda b: b.admit(trajectory(0, (9,))),
+    "one more trajectory": lambda b: b.admit([trajectory(0, (9,))]),
     "a use": lambda b: b.used(b.slots_of(1)[0]),
     "an entropy": lambda b: b.measured(b.slots_of(1)[:1], np.array([0.7]), 0),
     "the step of an entropy": lambda b: b.measured(b.slots_of(1)[1:], np.array([0.5]), 3),
@@ -226,9 +261,9 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_fingerprint_differs_after_every_change(change):
     buffer = filled()
-    assert buffer.fingerprint() == filled().fingerprint()
+    assert fingerprint_of(buffer) == fingerprint_of(filled())
     change(buffer)
-    assert buffer.fingerprint() != filled().fingerprint()
+    assert fingerprint_of(buffer) != fingerprint_of(filled())
 
 
 @pytest.mark.parametrize(
@@ -243,9 +278,9 @@ def test_fingerprint_differs_after_every_change(change):
 )
 def test_fingerprint_covers_what_a_trajectory_holds(other):
     ours, theirs = filled(), filled()
-    ours.admit(trajectory(0, (5, 6)))
-    theirs.admit(other)
-    assert ours.fingerprint() != theirs.fingerprint()
+    ours.admit([trajectory(0, (5, 6))])
+    theirs.admit([other])
+    assert fingerprint_of(ours) != fingerprint_of(theirs)
 
 
 @pytest.mark.parametrize("eviction", ["oldest", "highest_entropy"])
@@ -256,43 +291,43 @@ def test_equal_fingerprints_choose_alike_whatever_the_slots(eviction):
         buffer = ExperienceBuffer(10, K, ReplayConfig(capacity=4, eviction=eviction))
         for q in range(4):
             buffer.observe(q, 2, 4)
-            buffer.admit(trajectory(q, (q, 9)))
+            buffer.admit([trajectory(q, (q, 9))])
         for q in order:
             buffer.retire(q)
         for q in (4, 5):
             buffer.observe(q, 2, 4)
-            buffer.admit(trajectory(q, (q, 9)))
+            buffer.admit([trajectory(q, (q, 9))])
         for q in (0, 3):
             buffer.measured(buffer.slots_of(q), np.array([0.1]), 1)
         return buffer
 
     ours, theirs = after([1, 2]), after([2, 1])
-    assert ours.fingerprint() == theirs.fingerprint()
+    assert fingerprint_of(ours) == fingerprint_of(theirs)
     assert ours.slots_of(4) != theirs.slots_of(4)
     for q in (6, 7, 8):
         for buffer in (ours, theirs):
             buffer.observe(q, 2, 4)
-            buffer.admit(trajectory(q, (q, 9)))
+            buffer.admit([trajectory(q, (q, 9))])
         assert ours.count.tolist() == theirs.count.tolist()
-        assert ours.fingerprint() == theirs.fingerprint()
+        assert fingerprint_of(ours) == fingerprint_of(theirs)
 
 
 def test_the_oldest_leaves():
     buffer = ExperienceBuffer(4, K, ReplayConfig(capacity=3))
     for q in (0, 1, 0, 2):
         buffer.observe(q, 2, 4)
-        buffer.admit(trajectory(q, (q, len(buffer))))
+        buffer.admit([trajectory(q, (q, len(buffer)))])
     assert [buffer.get(s).completion_ids.tolist() for s in buffer.slots_of(0)] == [[0, 2]]
     assert buffer.count.tolist() == [1, 1, 1, 0]
-    buffer.admit(trajectory(3, (3,)))
+    buffer.admit([trajectory(3, (3,))])
     assert buffer.count.tolist() == [1, 0, 1, 1]
 
 
 def test_the_oldest_of_a_question_leaves():
     buffer = ExperienceBuffer(2, K, ReplayConfig(capacity_per_question=3))
     for ids in ((1,), (2,), (3,), (4,), (5,)):
-        buffer.admit(trajectory(0, ids))
-        buffer.admit(trajectory(1, ids))
+        buffer.admit([trajectory(0, ids)])
+        buffer.admit([trajectory(1, ids)])
     for q in (0, 1):
         assert [int(buffer.get(s).completion_ids[0]) for s in buffer.slots_of(q)] == [5, 4, 3]
 
@@ -300,16 +335,16 @@ def test_the_oldest_of_a_question_leaves():
 def test_the_highest_entropy_leaves_and_an_unmeasured_one_first():
     buffer = ExperienceBuffer(1, K, ReplayConfig(capacity=10, capacity_per_question=3, eviction="highest_entropy"))
     for ids, value in (((1,), 0.5), ((2,), 2.0), ((3,), math.nan), ((4,), 0.1), ((5,), 0.2)):
-        buffer.admit(trajectory(0, ids, entropy=value))
+        buffer.admit([trajectory(0, ids, entropy=value)])
     assert [int(buffer.get(s).completion_ids[0]) for s in buffer.slots_of(0)] == [5, 4, 1]
 
 
 def test_the_same_ids_are_stored_once_for_a_question_and_again_for_another():
     buffer = ExperienceBuffer(2, K)
-    assert buffer.admit(trajectory(0, (1, 2))) == 0
-    assert buffer.admit(trajectory(0, (1, 2), step=5, logp=-0.5)) is None
-    assert buffer.admit(trajectory(0, (1, 2, 3))) == 1
-    assert buffer.admit(trajectory(1, (1, 2))) == 2
+    assert buffer.admit([trajectory(0, (1, 2))])[0] == 0
+    assert buffer.admit([trajectory(0, (1, 2), step=5, logp=-0.5)])[0] is None
+    assert buffer.admit([trajectory(0, (1, 2, 3))])[0] == 1
+    assert buffer.admit([trajectory(1, (1, 2))])[0] == 2
     assert buffer.column("step")[buffer.slots_of(0)].tolist() == [0, 0]
 
 
@@ -318,7 +353,7 @@ def test_many_trajectories_survive_the_growth_of_all_arrays():
     for q in range(200):
         buffer.observe(q, 1 + q % 3, 4)
         for n in range(4):
-            buffer.admit(trajectory(q, (q, n), step=n))
+            buffer.admit([trajectory(q, (q, n), step=n)])
     assert len(buffer) == 500
     assert buffer.count.sum() == 500
     assert buffer.count[:75].sum() == 0

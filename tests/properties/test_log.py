@@ -24,6 +24,7 @@ from exgrpo.experience.log import (
     StoredTrajectories,
     rebuild,
 )  # fmt: skip
+from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.experience.trajectory import Scores
 
 QUESTIONS, K, DIMENSION = 5, 4, 3
@@ -90,8 +91,8 @@ class LogMachine(RuleBasedStateMachine):
     def observe(self, question, outcome, spread=math.nan, replayed=False):
         self.log(Observed(self.generation, self.step, question, *outcome, 0, replayed, spread))
         self.buffer.observe(question, *outcome, spread)
-        if replayed and self.config.mixing == "prompt":
-            self.buffer.replayed(question, self.step)
+        if replayed:
+            self.buffer.questions.chosen(question, self.step)
 
     @rule(
         question=question, ids=st.lists(st.integers(0, 2), min_size=1, max_size=3), entropy=entropy, correct=st.booleans(),
@@ -102,11 +103,11 @@ class LogMachine(RuleBasedStateMachine):
     ):
         logps = -np.linspace(0.1, 0.1 if surest else 2, len(ids)).astype(self.dtype)
         serial = self.buffer.admit(
-            Trajectory(
+            [Trajectory(
                 question, np.array(ids), logps, np.array([1.0, math.nan]), self.step, "length", entropy, None, correct,
                 advantage, quality, None if embedding is None else np.array(embedding),
-            )
-        )  # fmt: skip
+            )]
+        )[0]  # fmt: skip
         if serial is not None and embedding is not None:
             self.embedded.append((serial, question, np.array(embedding, np.float16).tobytes()))
 
@@ -128,7 +129,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_question_comes_back(self, data):
         question = data.draw(st.sampled_from(np.flatnonzero(self.buffer.retired).tolist()))
-        self.buffer.bring_back(question)
+        self.buffer.questions.bring_back(question)
         self.log(Returned(self.generation, self.step, question))
 
     @precondition(lambda self: len(self.buffer))
@@ -144,7 +145,7 @@ class LogMachine(RuleBasedStateMachine):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
         question, serial, uses = (int(self.buffer.column(name)[slot]) for name in ("question", "serial", "uses"))
         self.buffer.used(slot)
-        self.buffer.replayed(question, self.step)
+        self.buffer.questions.replayed(question, self.step)
         self.log(Replayed(self.generation, self.step, question, serial, moment, 1, math.nan))
         if self.config.max_uses and uses + 1 >= self.config.max_uses:
             self.buffer.wear_out(slot)
@@ -167,8 +168,8 @@ class LogMachine(RuleBasedStateMachine):
     )
     def commit(self, snapshot, deferred, gate, reviewed):
         state = PlannerState(self.generation, self.step, gate, 0.25, 2, 3, tuple(deferred), 1000, reviewed)
-        position = self.log.commit(state, snapshot=self.buffer.snapshot() if snapshot else None)
-        self.commits.append((position, state, self.buffer.fingerprint(), self.born(), list(self.embedded)))
+        position = self.log.commit(state, snapshot=snapshot_of(self.buffer) if snapshot else None)
+        self.commits.append((position, state, fingerprint_of(self.buffer), self.born(), list(self.embedded)))
 
     def born(self):
         """What trajectories carry that the index keeps rounded, or not at all."""
@@ -183,7 +184,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.close()
         self.generation, self.step = state.generation, state.step
         assert self.open(position) == state
-        assert self.buffer.fingerprint() == fingerprint
+        assert fingerprint_of(self.buffer) == fingerprint
         assert self.born() == born
         self.embedded = list(embedded)
 
@@ -202,7 +203,7 @@ class LogMachine(RuleBasedStateMachine):
                     small = replace(self.config, capacity=1, capacity_per_question=1)
                     buffer = ExperienceBuffer(QUESTIONS, K, small, store)
                     assert rebuild(reader, buffer, position, indices, use_snapshot) == state
-                    assert buffer.fingerprint() == fingerprint
+                    assert fingerprint_of(buffer) == fingerprint
                 found = reader.embeddings(lineage, index_of=lambda number: int(indices[number]))
                 assert [(serial, question, vector.tobytes()) for serial, question, vector in found] == embedded
         self.folder.cleanup()

@@ -22,7 +22,8 @@ from exgrpo.config import (
     ReplayConfig,
 )
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
-from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired
+from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired, one_by_one
+from exgrpo.experience.replayed import apply, fingerprint_of, restore, snapshot_of
 from exgrpo.experience.store import MemoryStore
 from exgrpo.experience.trajectory import Scores
 from exgrpo.replay import FreshStream, ReplayPlanner, share_of
@@ -85,7 +86,7 @@ class Run:
         self.config, self.seed, self.k, self.questions, self.events = config, seed, k, questions, []
         types = np.arange(questions) % 3 if config.by_problem_type else None
         stream = FreshStream(lambda p: np.random.default_rng((seed, p)).permutation(questions), questions)
-        self.planner = ReplayPlanner(config, stream, k, seed, store, self.events.append, types)
+        self.planner = ReplayPlanner(config, stream, k, seed, store, one_by_one(self.events.append), types)
         self.buffer = self.planner.buffer
         self.ability = np.random.default_rng((seed, 99)).random(questions) * 1.3
 
@@ -152,7 +153,7 @@ class Run:
     def copy(self):
         """Another process that has read what this one's experience is: by snapshot."""
         other = Run(self.config, self.seed, self.k, self.questions, copied(self.buffer.store))
-        other.buffer.restore(self.buffer.snapshot())
+        restore(other.buffer, snapshot_of(self.buffer))
         return other.going_on_from(self)
 
     def going_on_from(self, other):
@@ -260,7 +261,7 @@ class Watch:
 
     def _replayable(self, question):
         config, buffer, step = self.run.config, self.run.buffer, self.run.buffer.now
-        if not buffer.scorable[question] or buffer.retired[question]:
+        if not buffer.questions.scorable[question] or buffer.retired[question]:
             return False
         if config.cooldown and question in self.last_replay and step - self.last_replay[question] <= config.cooldown:
             return False
@@ -311,16 +312,16 @@ def test_any_options_together(mixing, options, seed, k, middle, questions):
         if snapshot is not None:
             assert snapshot.generation()[3] == history, "a restored planner goes on alike"
         for event in run.events[applied:]:
-            replica.buffer.apply(event)
+            apply(replica.buffer, event)
         applied = len(run.events)
-        fingerprint = run.buffer.fingerprint()
-        assert replica.buffer.fingerprint() == fingerprint, "the buffer follows from its events"
+        fingerprint = fingerprint_of(run.buffer)
+        assert fingerprint_of(replica.buffer) == fingerprint, "the buffer follows from its events"
         late.append(history)
     watch.no_question_was_dropped()
-    assert rank.buffer.fingerprint() == snapshot.buffer.fingerprint() == run.buffer.fingerprint()
+    assert fingerprint_of(rank.buffer) == fingerprint_of(snapshot.buffer) == fingerprint_of(run.buffer)
     assert asdict(rank.planner.state(0)) == asdict(snapshot.planner.state(0)) == asdict(run.planner.state(0))
     replica.buffer.store = copied(run.buffer.store)
     replica.going_on_from(run)
     for _ in range(3):
         assert replica.generation()[3] == run.generation()[3], "and plans as it would have"
-    assert replica.buffer.fingerprint() == run.buffer.fingerprint()
+    assert fingerprint_of(replica.buffer) == fingerprint_of(run.buffer)

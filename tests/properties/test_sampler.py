@@ -16,7 +16,7 @@ from exgrpo.errors import ConfigurationError
 from exgrpo.experience import ExperienceBuffer, Trajectory, bucket_of, tier_of
 from exgrpo.replay import share_of
 from exgrpo.replay.plan import spread
-from exgrpo.replay.questions import Strata, bucket_probabilities, draw_counts, draw_questions, gaussian
+from exgrpo.replay.questions import Strata, bucket_probabilities, draw_counts, draw_members, draw_questions, gaussian
 from exgrpo.replay.rng import generator_for
 from tests.reference import sampler as reference
 
@@ -31,7 +31,7 @@ def pool(sizes) -> ExperienceBuffer:
     for bucket, size in enumerate(sizes):
         for _ in range(size):
             buffer.observe(question, bucket, k)
-            buffer.admit(Trajectory(question, np.array([1]), np.array([-1.0]), np.array([1.0]), 0))
+            buffer.admit([Trajectory(question, np.array([1]), np.array([-1.0]), np.array([1.0]), 0)])
             question += 1
     assert buffer.bucket_sizes().tolist() == list(sizes)
     return buffer
@@ -150,6 +150,23 @@ def test_variance_takes_extremes_only_when_nothing_else_is_left():
     for seed in range(50):
         assert set(draw_questions(buffer, 2, config, generator_for(seed, 0, 0))) == {3, 4}
         assert {3, 4} <= set(draw_questions(buffer, 3, config, generator_for(seed, 0, 0)))
+
+
+@pytest.mark.parametrize(("questions", "size"), [(2400, 20), (2400, 4), (60, 20)])
+def test_every_set_of_a_bucket_is_drawn_alike(questions, size):
+    """By guesses where few do, and by a list where many are needed."""
+    ready = np.full(questions, -1, np.int8)
+    members = np.arange(questions)[:: questions // size][:size]
+    ready[members], ready[members + 1] = 3, 2
+    rng, draws, n = np.random.default_rng(0), 6000, 2
+    counts = Counter(question for _ in range(draws) for question in draw_members(ready, 3, size, n, rng))
+    assert set(counts) <= set(members.tolist())
+    assert sum(counts.values()) == n * draws
+    assert chisquare([counts[question] for question in members.tolist()]).pvalue > 1e-6
+    pairs = Counter(frozenset(draw_members(ready, 3, size, n, rng)) for _ in range(draws))
+    number = size * (size - 1) // 2
+    assert {len(pair) for pair in pairs} == {n}
+    assert chisquare([*pairs.values(), *[0] * (number - len(pairs))]).pvalue > 1e-6
 
 
 def test_draws_depend_on_seed_and_generation_alone():

@@ -406,7 +406,7 @@ def test_what_qualifies_is_what_qualifies_under_the_preset():
             entropy, ids = float(rng.random()), [group, i]
             put(mine, question, ids, float(i < right), entropy)
             core.admit(
-                Trajectory(question, ids, [-1.0, -1.0], [float(i < right)], 0, entropy=entropy, correct=i < right)
+                [Trajectory(question, ids, [-1.0, -1.0], [float(i < right)], 0, entropy=entropy, correct=i < right)]
             )
         core.observe(question, right, 10)
     questions = draw_questions(core, 40, config, rng, eligible=eligible_questions(core, config, 0, "plan"))

@@ -15,6 +15,7 @@ class Stored:
     entropy: float
     entropy_step: int
     uses: int = 0
+    quality: float = math.nan
 
 
 class PlainBuffer:
@@ -45,23 +46,28 @@ class PlainBuffer:
         self.retired.add(question)
         self.lists.pop(question, None)
 
-    def admit(self, question: int, ids: tuple[int, ...], step: int, entropy: float) -> int | None:
+    def admit(
+        self, question: int, ids: tuple[int, ...], step: int, entropy: float, quality: float = math.nan
+    ) -> int | None:
         if self.capacity == 0 or question in self.retired or any(one.ids == ids for one in self.of(question)):
             return None
         if len(self.of(question)) == self.capacity_per_question:
             self._evict(sorted(self.of(question), key=lambda one: one.serial))
         if len(self.everything()) == self.capacity:
             self._evict(self.everything())
-        self.lists.setdefault(question, []).insert(0, Stored(self.next_serial, question, ids, step, entropy, step))
+        made = Stored(self.next_serial, question, ids, step, entropy, step, 0, quality)
+        self.lists.setdefault(question, []).insert(0, made)
         self.next_serial += 1
         return self.next_serial - 1
 
     def _evict(self, oldest_first: list[Stored]) -> None:
         leaver = oldest_first[0]
         if self.eviction == "highest_entropy":
-            for one in oldest_first:
-                if _height(one) > _height(leaver):
-                    leaver = one
+            leaver = max(oldest_first, key=_height)
+        elif self.eviction == "lowest_quality":
+            leaver = min(oldest_first, key=_quality)
+        elif self.eviction == "quality_tiers":
+            leaver = _of_lowest_tier([one for one in oldest_first if one.question == leaver.question])
         self.lists[leaver.question].remove(leaver)
 
     def bucket_members(self) -> list[set[int]]:
@@ -75,6 +81,19 @@ class PlainBuffer:
 
 def _height(one: Stored) -> float:
     return math.inf if math.isnan(one.entropy) else one.entropy
+
+
+def _quality(one: Stored) -> float:
+    return -1.0 if math.isnan(one.quality) else one.quality
+
+
+def _of_lowest_tier(oldest_first: list[Stored]) -> Stored:
+    """The oldest of the lowest quarter that holds more than 5 % of them, rounded up; of the lowest at all where none does."""
+    n = len(oldest_first)
+    best_first = sorted(oldest_first, key=_quality, reverse=True)  # stable: of equals the older is better
+    tiers = [[one for rank, one in enumerate(best_first) if 4 * rank // n == tier] for tier in range(4)]
+    can_spare = [tier for tier in tiers if len(tier) > math.ceil(0.05 * n)] or [tier for tier in tiers if tier]
+    return min(can_spare[-1], key=lambda one: one.serial)
 
 
 def lowest_entropy(stored: list[Stored], step: int, mode: str, best: int, max_age: int, measure) -> int:

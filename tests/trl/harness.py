@@ -96,7 +96,7 @@ class Recorder(list):
     """A listener that keeps every event."""
 
     def __call__(self, event: Event) -> None:
-        self.append(event)
+        self.extend(event.each())
 
     def of(self, kind: type) -> list:
         return [event for event in self if isinstance(event, kind)]

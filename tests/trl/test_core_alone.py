@@ -11,6 +11,8 @@ import harness as h
 import pytest
 from tests.recorded import Recorder
 
+from exgrpo.experience.replayed import fingerprint_of
+
 ROOT = Path(__file__).parents[2]
 
 RUNS = {
@@ -63,7 +65,7 @@ def test_the_core_alone_plans_the_same(tmp_path, name):
     assert alone["loaded"] == []
     expected = [call[-1] for call in recorder.calls if call[0] in ("plan", "rescue", "admit")]
     assert alone["came"] == expected
-    assert alone["fingerprint"] == planner.buffer.fingerprint()
+    assert alone["fingerprint"] == fingerprint_of(planner.buffer)
     assert alone["state"] == json.loads(json.dumps(asdict(planner.state(0))))
     replayed = sum(plan[4].count(True) + len(plan[5]) for what, _, _, plan in _plans(recorder) if what == "plan")
     rescued = sum(len(call[-1]) for call in recorder.calls if call[0] == "rescue")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from exgrpo.experience.events import Admitted, Observed, Replayed
+from exgrpo.experience.replayed import fingerprint_of
 from trl import GRPOConfig, GRPOTrainer
 
 
@@ -75,7 +76,7 @@ def test_the_same_seed_twice_is_bit_equal_and_another_is_not(tmp_path, preset):
         )  # fmt: skip
         trainer = h.trainer(args, h.questions(20), reward=length_reward, model=h.tiny_model(1))
         trainer.train()
-        buffer = trainer.planner and trainer.planner.buffer.fingerprint()
+        buffer = trainer.planner and fingerprint_of(trainer.planner.buffer)
         return parameters_hash(trainer), buffer, [type(e).__name__ for e in trainer.events]
 
     first = run(7)
@@ -118,7 +119,7 @@ def state(trainer):
     planner = trainer.planner
     stream = planner.stream
     return (
-        planner.buffer.fingerprint(), planner.generation, planner.pass_at_1, planner.gate.open, stream.cursor,
+        fingerprint_of(planner.buffer), planner.generation, planner.pass_at_1, planner.gate.open, stream.cursor,
         stream.pass_number, list(stream.deferred), trainer.generated_tokens, len(trainer.events),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.log import LogReader, StoredTrajectories, rebuild, upkeep
 from exgrpo.experience.log.rebuild import size_of
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.trl import experience
 from exgrpo.trl.questions import columns_read
 
@@ -54,10 +55,10 @@ def contents(buffer, keys) -> dict:
     """Of each question, by its key: accuracy, whether it is retired, and the trajectories."""
     return {
         key: (
-            int(buffer.successes[q]), int(buffer.scorable[q]), bool(buffer.retired[q]),
+            int(buffer.questions.successes[q]), int(buffer.questions.scorable[q]), bool(buffer.retired[q]),
             [(t.completion_ids.tobytes(), t.behaviour_logps.tobytes()) for t in buffer.get_many(buffer.slots_of(q))],
         )
-        for q, key in keys.items() if buffer.scorable[q]
+        for q, key in keys.items() if buffer.questions.scorable[q]
     }  # fmt: skip
 
 
@@ -123,12 +124,12 @@ def test_the_log_can_lie_elsewhere(tmp_path):
 def test_training_twice_goes_on_with_the_experience(tmp_path):
     trainer = make(tmp_path)
     trainer.train()
-    before = trainer.planner.buffer.fingerprint()
+    before = fingerprint_of(trainer.planner.buffer)
     assert reopened(tmp_path / "experience.db").next_serial == trainer.planner.buffer.next_serial
     planner = trainer.planner
     trainer.train()
     assert trainer.planner is planner
-    assert planner.buffer.fingerprint() != before
+    assert fingerprint_of(planner.buffer) != before
     assert max(event.step for event in trainer.events.of(Observed)) == 7
     assert len(reopened(tmp_path / "experience.db")) == len(planner.buffer)
 
@@ -270,7 +271,9 @@ def test_a_run_starts_from_another_s_experience(tmp_path, bank, caplog):
     assert all(event.age > 0 for event in replays)
     assert not any(event.question % 4 == 0 for event in replays)  # what had retired has no trajectories
     accuracies = [event for event in new.events.of(Observed) if event.generation == -1]
-    assert {event.question for event in accuracies} == set(np.flatnonzero(old.planner.buffer.scorable).tolist())
+    assert {event.question for event in accuracies} == set(
+        np.flatnonzero(old.planner.buffer.questions.scorable).tolist()
+    )
 
 
 def test_a_run_resumes_after_it_started_from_another_s_experience(tmp_path, bank):
@@ -281,7 +284,7 @@ def test_a_run_resumes_after_it_started_from_another_s_experience(tmp_path, bank
     (bank[1] / "experience.db").unlink()  # it was copied
     again = make(tmp_path / "moved", **options | {"model": h.tiny_model(seed=5)})
     again.train(resume_from_checkpoint=str(tmp_path / "moved" / "checkpoint-2"))
-    assert again.planner.buffer.fingerprint() == whole.planner.buffer.fingerprint()
+    assert fingerprint_of(again.planner.buffer) == fingerprint_of(whole.planner.buffer)
     for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(a, b)
 

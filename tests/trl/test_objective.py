@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from exgrpo.experience.events import Admitted
+from exgrpo.experience.events import Admitted, one_by_one
 from exgrpo.experience.trajectory import Trajectory
 
 
@@ -132,9 +132,9 @@ def run(tmp_path, *, tamper=None, model=None, tokenizer=None, dataset=None, **op
         if isinstance(event, Admitted):
             kept = tamper(event.serial, event.trajectory) if tamper else event.trajectory
             trainer.behaviour[event.serial] = kept
-            trainer.planner.buffer.store.put(event.serial, kept)
+            trainer.planner.buffer.store.put_many([event.serial], [kept])
 
-    trainer.experience.listeners[:] = [listener]
+    trainer.experience.listeners[:] = [one_by_one(listener)]
     reference = Reference().attach(trainer)
     trainer.train()
     return trainer, reference

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 
 from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.trl import last_checkpoint
 from exgrpo.trl.checkpoint import CheckpointFacts
 
@@ -63,7 +64,7 @@ def facts(trainer) -> dict:
     }
     if trainer.planner is not None:
         found |= {
-            "buffer": trainer.planner.buffer.fingerprint(),
+            "buffer": fingerprint_of(trainer.planner.buffer),
             "planner": trainer.planner.state(trainer._optimizer_step, trainer.generated_tokens),
         }
     return found
@@ -342,7 +343,7 @@ def test_a_finished_run_is_not_trained_on(tmp_path, options, reason, caplog):
     assert {name: p.detach().numpy().tobytes() for name, p in second.model.named_parameters()} == found["parameters"]
     assert second.generated_tokens == first.generated_tokens
     if second.planner is not None:
-        assert second.planner.buffer.fingerprint() == first.planner.buffer.fingerprint()
+        assert fingerprint_of(second.planner.buffer) == fingerprint_of(first.planner.buffer)
     third = make(tmp_path, **options | dict(max_steps=steps + 2, max_generated_tokens=None))
     third.train(resume_from_checkpoint="last")
     assert third.state.global_step == steps + 2

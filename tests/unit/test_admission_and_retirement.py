@@ -256,7 +256,7 @@ def left(names, fields, **options):
     """Which of these completions of one question are kept, oldest first."""
     buffer = ExperienceBuffer(4, 4, ReplayConfig(**options))
     for name, given in zip(names, fields, strict=True):
-        buffer.admit(trajectory(0, name, **given))
+        buffer.admit([trajectory(0, name, **given)])
     return [name_of(buffer.get(slot)) for slot in buffer.slots_of(0)[::-1]]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.replay.trajectories import choose
 from tests.reference import buffer as reference
 
@@ -36,7 +37,7 @@ def stored(*entropies, question=0, buffer=None, first=0, steps=None):
     for i, entropy in enumerate(entropies):
         step = 0 if steps is None else steps[i]
         ids = np.array([first + i])
-        buffer.admit(Trajectory(question, ids, np.array([-1.0]), np.array([1.0]), step, entropy=entropy))
+        buffer.admit([Trajectory(question, ids, np.array([-1.0]), np.array([1.0]), step, entropy=entropy)])
     return buffer
 
 
@@ -174,10 +175,10 @@ def test_newest_and_random():
 
 def test_choosing_leaves_the_buffer_alone_but_for_what_was_measured():
     buffer = stored(0.1, 0.5, 0.9)
-    before = buffer.fingerprint()
+    before = fingerprint_of(buffer)
     for name in ("lowest_entropy", "random", "newest"):
         chosen(buffer, ReplayConfig(trajectory_choice=name), Scorer({}))
-    assert buffer.fingerprint() == before
+    assert fingerprint_of(buffer) == before
     other = deepcopy(buffer)
     chosen(other, EXACT, Scorer({0: 0.1, 1: 0.2, 2: 0.9}))
-    assert other.fingerprint() != before
+    assert fingerprint_of(other) != before

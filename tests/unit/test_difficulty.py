@@ -7,6 +7,7 @@ from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.difficulty import Windows, resolution_of
 from exgrpo.experience.events import Observed
+from exgrpo.experience.replayed import fingerprint_of, restore, snapshot_of
 from tests.lab import NAN, Lab, trajectory
 
 
@@ -26,8 +27,10 @@ def test_rows_restore_a_window():
     windows, other = Windows(10), Windows(10)
     for group in ((0, 1, 4), (5, 3, 4), (0, 2, 4)):
         windows.add(*group)
-    assert windows.rows() == [(0, 1, 4), (0, 2, 4), (5, 3, 4)]
-    other.restore(windows.rows())
+    rows = windows.snapshot()
+    assert rows["window_question"].tolist() == [0, 0, 5]
+    assert rows["window_groups"].tolist() == [[1, 4], [2, 4], [3, 4]]
+    other.restore(rows)
     assert other.add(0, 0, 4) == windows.add(0, 0, 4) == (2, 8)
 
 
@@ -46,7 +49,7 @@ def test_a_window_moves_the_accuracy_more_slowly():
     for right, accuracies in expected:
         for lab, accuracy in zip((latest, window), accuracies, strict=True):
             lab.know(0, right)
-            assert lab.buffer.accuracy(np.array([0])) == accuracy
+            assert lab.buffer.questions.accuracy(np.array([0])) == accuracy
 
 
 def test_a_window_has_buckets_for_its_own_accuracies():
@@ -54,7 +57,7 @@ def test_a_window_has_buckets_for_its_own_accuracies():
     buffer = ExperienceBuffer(3, 4, ReplayConfig(difficulty="window"))
     for question, (right, of) in enumerate(((50, 100), (51, 100), (13, 26))):
         buffer.observe(question, right, of)
-        buffer.admit(trajectory(question, 1))
+        buffer.admit([trajectory(question, 1)])
     assert sorted(buffer.questions_in(50).tolist()) == [0, 2]
     assert buffer.questions_in(51).tolist() == [1]
     assert len(buffer.bucket_sizes()) == 101
@@ -65,7 +68,7 @@ def test_a_group_without_a_scorable_completion_is_no_part_of_a_window():
     lab.know(0, 1)
     lab.know(0, 0, 0)
     lab.know(0, 2, 2)
-    assert (lab.buffer.successes[0], lab.buffer.scorable[0]) == (3, 6)
+    assert (lab.buffer.questions.successes[0], lab.buffer.questions.scorable[0]) == (3, 6)
 
 
 def test_a_spread_is_that_of_the_latest_group_and_is_told():
@@ -73,18 +76,18 @@ def test_a_spread_is_that_of_the_latest_group_and_is_told():
     plan = lab.plan(2)
     lab.observe(plan, spread=0.25)
     assert [e.spread for e in lab.of(Observed)] == [0.25, 0.25]
-    assert lab.buffer.spread[plan.questions].tolist() == [0.25, 0.25]
+    assert lab.buffer.questions.spread[plan.questions].tolist() == [0.25, 0.25]
     first = int(plan.questions[0])
     lab.know(first, 2, spread=0.5)
-    assert lab.buffer.spread[first] == 0.5
+    assert lab.buffer.questions.spread[first] == 0.5
     lab.know(first, 0, 0, spread=0.75)  # nothing could be scored: nothing is said
-    assert lab.buffer.spread[first] == 0.5
+    assert lab.buffer.questions.spread[first] == 0.5
 
 
 def test_a_question_never_observed_has_no_accuracy_and_no_spread():
     lab = Lab(2)
-    assert np.isnan(lab.buffer.accuracy(np.array([0]))).all()
-    assert np.isnan(lab.buffer.spread).all()
+    assert np.isnan(lab.buffer.questions.accuracy(np.array([0]))).all()
+    assert np.isnan(lab.buffer.questions.spread).all()
     lab.planner.admit([trajectory(0, 1)])
     assert lab.buffer.num_replayable == 0
 
@@ -96,9 +99,9 @@ def test_a_snapshot_goes_on_alike(difficulty):
     rng = np.random.default_rng(0)
     for _ in range(30):
         lab.know(int(rng.integers(6)), int(rng.integers(5)), spread=float(rng.random()))
-    other.buffer.restore(lab.buffer.snapshot())
+    restore(other.buffer, snapshot_of(lab.buffer))
     for _ in range(30):
         seen = int(rng.integers(6)), int(rng.integers(5))
         for each in (lab, other):
             each.know(*seen, spread=NAN)
-        assert lab.buffer.fingerprint() == other.buffer.fingerprint()
+        assert fingerprint_of(lab.buffer) == fingerprint_of(other.buffer)

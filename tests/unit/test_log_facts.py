@@ -16,8 +16,9 @@ from exgrpo.experience.events import Learned, Measured, Observed, Retired, Retur
 from exgrpo.experience.log import LogReader, LogWriter, PlannerState, inherit, rebuild, schema, source_of
 from exgrpo.experience.log.inherit import Bounds, KnownTrajectory
 from exgrpo.experience.log.portable import export, read_folder
-from exgrpo.experience.log.snapshot import config_of, regime
+from exgrpo.experience.log.snapshot import config_of, window_of
 from exgrpo.experience.log.upkeep import fork, import_folder, merge, prune, verify
+from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from tests.logs import DIMENSION, EVENTFUL, ORIGIN, Dataset, K, Run, buffer_at, eventful
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
@@ -68,12 +69,12 @@ def test_scores_are_columns_and_come_back_as_they_were(tmp_path):
     path = tmp_path / "a.db"
     writer, buffer = opened(path)
     made = trajectory(correct=False, advantage=-0.1, quality=0.3, embedding=np.array([0.5, -1.0]), entropy=0.7)
-    buffer.admit(made)
-    buffer.admit(trajectory(1))
+    buffer.admit([made])
+    buffer.admit([trajectory(1)])
     writer.commit(PlannerState())
     writer.close()
     first, second = events(path, Stored)
-    assert replace(first, question=0) == Stored.of(0, made)
+    assert [replace(first, question=0)] == list(Stored.of(np.array([0]), [made]).each())
     assert (first.correct, first.advantage, first.quality) == (False, -0.1, 0.3)
     assert (first.nll, first.confidence, first.confidence_variance) == pytest.approx((1.5 * math.log(2), 3 / 8, 1 / 64))
     assert second.correct
@@ -95,7 +96,7 @@ def test_scores_are_columns_and_come_back_as_they_were(tmp_path):
 def test_measurements_spreads_and_returns_come_back(tmp_path):
     path = tmp_path / "a.db"
     writer, buffer = opened(path)
-    buffer.admit(trajectory(2))
+    buffer.admit([trajectory(2)])
     told = [
         Observed(1, 5, 2, 1, 4, 0, True, 0.25), Measured(0, 2, 5, math.nan, 1.5, 0.5, 0.125, 0.0625),
         Retired(1, 5, 3), Returned(4, 9, 3),
@@ -120,7 +121,7 @@ def test_a_zero_with_a_sign_is_no_damage(tmp_path):
     """SQLite keeps no sign of a zero: a checksum of one would not fit what is read back."""
     path = tmp_path / "a.db"
     writer, buffer = opened(path)
-    buffer.admit(trajectory(logps=[0.0], entropy=-0.0, advantage=-0.0))
+    buffer.admit([trajectory(logps=[0.0], entropy=-0.0, advantage=-0.0)])
     writer(Learned(0, 0, 0, 0, -0.0, 1.0))
     writer.commit(PlannerState())
     writer.close()
@@ -218,7 +219,7 @@ def test_a_run_goes_on_after_prune_with_the_same_qualities(log, original):
     for path in (log, other / log.name):
         run = Run(path, seed=1, position=original[1][1], **EVENTFUL)
         run.generations(5)
-        ends.append((run.buffer.fingerprint(), embeddings(path)))
+        ends.append((fingerprint_of(run.buffer), embeddings(path)))
         run.close()
     assert ends[0] == ends[1]
 
@@ -259,14 +260,14 @@ def test_upkeep_of_a_run_with_any_options(tmp_path, options):
     run.generations(6, snapshot=True)
     position = run.generation(checkpoint=tmp_path)
     run.generations(4)
-    again = run.buffer.fingerprint()
+    again = fingerprint_of(run.buffer)
     run.close()
     assert verify(path) == []
     prune(path)
     assert verify(path) == []
     resumed = Run(path, seed=4, position=position, **options)
     resumed.generations(4)
-    assert resumed.buffer.fingerprint() == again
+    assert fingerprint_of(resumed.buffer) == again
     resumed.close()
     fork(path, 8)
     with LogReader(path) as reader:
@@ -292,7 +293,7 @@ def test_other_options_begin_from_the_events_and_not_from_a_snapshot(tmp_path, o
             buffer = ExperienceBuffer(30, K, ReplayConfig(**options), types=types)
             buffer.get_many = lambda slots: []
             rebuild(reader, buffer, position, use_snapshot=use_snapshot)
-            prints.append(buffer.fingerprint())
+            prints.append(fingerprint_of(buffer))
     assert prints[0] == prints[1]
 
 
@@ -300,11 +301,29 @@ def test_the_options_of_a_run_are_those_of_its_origin():
     options = {"difficulty": "window", "difficulty_window": 7, "cooldown": 2, "capacity": 9, "seed": 1}
     config = config_of(replace(ORIGIN, options=json.dumps(options)))
     assert (config.difficulty, config.difficulty_window, config.cooldown, config.capacity) == ("window", 7, 2, 0)
-    assert regime(config) == (7, False, 0, 2, False)
-    assert regime(ReplayConfig(max_uses=5)) == regime(ReplayConfig(difficulty="spread"))
-    assert regime(ReplayConfig(max_uses=5, mixing="prompt")) == (0, True, 5, 0, False)
+    assert window_of(config) == 7
+    assert window_of(ReplayConfig(max_uses=5, mixing="prompt")) == window_of(ReplayConfig(difficulty="spread")) == 0
     for spoiled in ('{"cooldown": -1}', '{"mixing": "of later versions"}', "[]", "nonsense", ""):
         assert config_of(replace(ORIGIN, options=spoiled)) == ReplayConfig(capacity=0)
+
+
+def test_a_snapshot_of_0_2_0_is_read_and_its_further_arrays_are_ignored(tmp_path):
+    """It held the members of buckets and resting questions, and counted a replay for each trajectory."""
+    run = Run(tmp_path / "a.db", seed=3, cooldown=2, **EVENTFUL)
+    run.generations(7)
+    arrays = snapshot_of(run.buffer)
+    ready = run.buffer.replayable().astype(np.int32)
+    older = arrays | {"pools": ready[::-1], "resting": ready[:1], "replays": arrays["replays"] + 1}
+    position = run.log.commit(run.planner.state(run.step + 1), snapshot=older)
+    run.close()
+    assert verify(run.path) == []
+    with LogReader(run.path) as reader:
+        read, followed = (buffer_at(reader, position, use_snapshot)[0] for use_snapshot in (True, False))
+        assert read.replayable().tolist() == followed.replayable().tolist()
+        before, after = snapshot_of(read), snapshot_of(followed)
+    assert before.keys() == after.keys()
+    different = [name for name in before if before[name].tobytes() != after[name].tobytes()]
+    assert different == ["replays"]
 
 
 # Taking it over -------------------------------------------------------------------------------------------------------
@@ -322,7 +341,7 @@ def taken(path, folder, origin=ORIGIN, rescore=None, bounds=None, change=None):
         buffer, told = ExperienceBuffer(24, K, config, writer, writer), []
         report = inherit(source, buffer, writer, origin, 0, rescore, bounds, told.append)
         found = buffer.get_many(np.argsort(buffer.column("serial")[buffer.live_slots()]).tolist())
-        writer.commit(PlannerState(), snapshot=buffer.snapshot())
+        writer.commit(PlannerState(), snapshot=snapshot_of(buffer))
         rows = writer.reader.embeddings(writer.reader.lineage(writer.position), origin.embedding, writer.index_of)
         vectors = [(t.question, t.embedding.tobytes()) for t in told if t.embedding is not None]
         assert [(question, vector.tobytes()) for _, question, vector in rows] == vectors
@@ -396,7 +415,7 @@ def test_spreads_travel(log, tmp_path):
     assert dict(query(tmp_path / "new.db", sql)) == wanted
     with LogReader(tmp_path / "new.db") as reader:
         buffer, _ = buffer_at(reader)
-        spreads = {facts.key: buffer.spread[number] for number, facts in reader.questions()}
+        spreads = {facts.key: buffer.questions.spread[number] for number, facts in reader.questions()}
     assert {key: value for key, value in spreads.items() if not np.isnan(value)} == {
         key: np.float32(value) for key, value in wanted.items()
     }

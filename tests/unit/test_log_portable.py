@@ -416,7 +416,7 @@ def at(row, value):
 
 
 BAD_ROWS = {
-    "shorter log-probs": ({"behaviour_logps": at(2, [-1.0])}, "equal length"),
+    "more log-probs": ({"behaviour_logps": lambda rows: at(2, [*rows[2], -1.0])(rows)}, "equal length"),
     "no tokens": ({"completion_ids": at(2, []), "behaviour_logps": at(2, [])}, "non-empty"),
     "empty ids": ({"completion_ids": at(2, None)}, "completion_ids must not be empty"),
     "a missing id": ({"completion_ids": at(2, [1, None])}, "completion_ids holds an empty value"),

@@ -17,6 +17,7 @@ from exgrpo.experience.log import LogReader, schema, source_of
 from exgrpo.experience.log import upkeep as log_upkeep
 from exgrpo.experience.log.portable import export
 from exgrpo.experience.log.upkeep import fork, import_folder, merge, prune, verify
+from exgrpo.experience.replayed import fingerprint_of
 from tests.logs import ORIGIN, TOKENIZER, Dataset, Run, buffer_at, eventful, fingerprints, write_checkpoint
 
 
@@ -173,7 +174,7 @@ def everything(path):
         for position in reader.ends():
             for use_snapshot in (True, False):
                 buffer, state = buffer_at(reader, position, use_snapshot)
-                found.append((buffer.fingerprint(), state))
+                found.append((fingerprint_of(buffer), state))
         return found
 
 
@@ -245,7 +246,7 @@ def test_prune_keeps_what_checkpoints_and_the_end_need(log):
         assert set(reader.branches) == {1, 3}
         for use_snapshot in (True, False):
             for position, (fingerprint, _) in zip(positions, prints[1:], strict=True):
-                assert buffer_at(reader, position, use_snapshot)[0].fingerprint() == fingerprint
+                assert fingerprint_of(buffer_at(reader, position, use_snapshot)[0]) == fingerprint
     again = prune(path)
     assert (again.branches, again.events, again.trajectories, again.tokens) == ([], 0, 0, 0)
 
@@ -273,7 +274,7 @@ def test_without_checkpoints_only_the_end_is_needed(log):
         buffer, state = buffer_at(reader, positions[1])  # the events are there, tokens of what left later are not
         assert state == prints[2][1]
         with pytest.raises(ExperienceLogError, match=r"were pruned\..*resume from a later checkpoint"):
-            buffer.fingerprint()
+            fingerprint_of(buffer)
 
 
 def test_a_pruned_position_says_so(log):
@@ -357,10 +358,10 @@ def test_a_reader_at_work_is_not_disturbed(log, monkeypatch):
     path, positions, prints = log
     with LogReader(path) as reader:
         reader.connection.execute("BEGIN")
-        before = buffer_at(reader, reader.ends()[1])[0].fingerprint()
+        before = fingerprint_of(buffer_at(reader, reader.ends()[1])[0])
         report = prune(path)
         assert "another process reads the log" in report.note
-        assert buffer_at(reader, reader.ends()[1])[0].fingerprint() == before  # of a branch that went meanwhile
+        assert fingerprint_of(buffer_at(reader, reader.ends()[1])[0]) == before  # of a branch that went meanwhile
     assert fingerprints(path, positions) == prints
     assert verify(path) == []
     assert prune(path).note is None
@@ -393,7 +394,7 @@ def test_a_run_goes_on_after_prune_as_without(log, tmp_path):
     for one in (path, other):
         run = Run(one, seed=1, position=positions[1])
         run.generations(4)
-        ends.append(run.buffer.fingerprint())
+        ends.append(fingerprint_of(run.buffer))
         run.close()
     assert ends[0] == ends[1]
     assert verify(path) == []
@@ -435,7 +436,7 @@ def test_fork_goes_back_and_deletes_nothing(log):
         assert "forked at step 7" in reader.branches[forked.branch].note
         for use_snapshot in (True, False):
             buffer, state = buffer_at(reader, use_snapshot=use_snapshot)
-            assert (buffer.fingerprint(), state) == prints[1]
+            assert (fingerprint_of(buffer), state) == prints[1]
         assert len(buffer) == forked.trajectories
     assert sizes(path, "tokens", "trajectory", "observation", "question") == before
     assert fingerprints(path, positions)[1:] == prints[1:]

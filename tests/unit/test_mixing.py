@@ -163,7 +163,7 @@ def test_prompt_replay_rests_and_wears_out():
         for other in (1, 2, 3):  # only the one can be replayed
             lab.buffer.retire(other) if not lab.buffer.retired[other] else None
     assert replays == [True, False, False, True, False, False, False, False]
-    assert lab.buffer.replays[0] == 2
+    assert lab.buffer.questions.replays[0] == 2
 
 
 def test_worn_out_prompts_say_so():

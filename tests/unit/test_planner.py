@@ -8,7 +8,8 @@ import pytest
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
-from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired
+from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired, one_by_one
+from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 K = 8
@@ -32,7 +33,7 @@ class Lab:
         self.events = []
         self.scorer = Scorer()
         stream = FreshStream(lambda p: np.random.default_rng((seed, p)).permutation(questions), questions)
-        self.planner = ReplayPlanner(ReplayConfig(**options), stream, k, seed, listener=self.events.append)
+        self.planner = ReplayPlanner(ReplayConfig(**options), stream, k, seed, listener=one_by_one(self.events.append))
         self.buffer = self.planner.buffer
         self.step = 0
 
@@ -251,7 +252,7 @@ def test_seven_right_and_one_unscorable_is_not_solved():
     assert not lab.buffer.retired[question]
     assert wants(lab, question, "stop")
     assert lab.planner.admit([lab.trajectory(question, name) for name in range(7)]) == 7
-    assert (lab.buffer.successes[question], lab.buffer.scorable[question]) == (7, 7)
+    assert (lab.buffer.questions.successes[question], lab.buffer.questions.scorable[question]) == (7, 7)
     assert question in lab.buffer.questions_in(8)
 
 
@@ -280,7 +281,7 @@ def test_a_replayed_question_is_judged_by_its_fresh_completions_only():
     lab = Lab(questions=1, replay_share=1.0)
     lab.store(0, 1)
     lab.observe(lab.plan(1), {0: [RIGHT] * 2 + [WRONG] * 5})
-    assert (lab.buffer.successes[0], lab.buffer.scorable[0]) == (2, 7)
+    assert (lab.buffer.questions.successes[0], lab.buffer.questions.scorable[0]) == (2, 7)
     assert 0 in lab.buffer.questions_in(2)
     event = lab.of(Observed)[-1]
     assert (event.successes, event.scorable, event.replayed) == (2, 7, True)
@@ -397,7 +398,7 @@ def test_the_accuracy_of_a_rescued_question_is_that_of_its_fresh_completions():
     outcomes = {0: [WRONG] * 4, 1: [WRONG] * 4, 2: [WRONG] * 4}
     assert rescues(lab, outcomes, plan) == {0: (3, 1)}
     lab.observe(plan, outcomes)
-    assert (lab.buffer.successes[0], lab.buffer.scorable[0]) == (0, 4)
+    assert (lab.buffer.questions.successes[0], lab.buffer.questions.scorable[0]) == (0, 4)
     assert lab.buffer.count[0] == 1
     (event,) = lab.of(Replayed)
     assert (event.generation, event.step, event.question, event.serial) == (plan.generation, plan.step, 0, 0)
@@ -463,7 +464,7 @@ def simulate(seed, generations=60, noise=False, **options):
         assert lab.planner.admit(new) == len(new)
         history.append(
             (plan.questions.tolist(), [[c.serial for c in group] for group in plan.replays], plan.idle, plan.refilled,
-             [(r.group, r.member, r.choice.serial) for r in rescued], lab.buffer.fingerprint())
+             [(r.group, r.member, r.choice.serial) for r in rescued], fingerprint_of(lab.buffer))
         )  # fmt: skip
     return lab, history
 

@@ -44,7 +44,7 @@ def pool(successes, k=4, types=None, advantage=NAN, **options):
     buffer = ExperienceBuffer(len(successes), k, ReplayConfig(**options), types=types)
     for question, right in enumerate(successes):
         buffer.observe(question, right, k)
-        buffer.admit(trajectory(question, 1, advantage=advantage))
+        buffer.admit([trajectory(question, 1, advantage=advantage)])
     return buffer
 
 
@@ -198,7 +198,7 @@ def with_headroom(*stored, k=4, **options):
         buffer.observe(question, 2, k)
         for name, (advantage, probability) in enumerate(trajectories):
             logps = [math.log(probability)] * 2
-            buffer.admit(trajectory(question, name, logps=logps, advantage=advantage))
+            buffer.admit([trajectory(question, name, logps=logps, advantage=advantage)])
     return buffer
 
 

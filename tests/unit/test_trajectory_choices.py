@@ -19,7 +19,7 @@ def filled(*fields, question=0, buffer=None, first=0, **options):
     """A buffer with one trajectory for each mapping, named first, first + 1, ..., oldest first."""
     buffer = ExperienceBuffer(20, 8, ReplayConfig(**options)) if buffer is None else buffer
     for i, given in enumerate(fields):
-        assert buffer.admit(trajectory(question, first + i, **given)) is not None
+        assert buffer.admit([trajectory(question, first + i, **given)])[0] is not None
     return buffer
 
 

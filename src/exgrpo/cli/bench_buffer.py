@@ -13,6 +13,7 @@ import numpy as np
 
 from ..config import ReplayConfig
 from ..experience import ExperienceBuffer, Group, Trajectory
+from ..experience.replayed import restore, snapshot_of
 from ..experience.trajectory import Scores
 from ..replay import FreshStream, ReplayPlanner, StepPlan
 from .bench_machine import resident
@@ -32,13 +33,13 @@ class OneTrajectoryStore:
     def __init__(self) -> None:
         self.any = Trajectory(0, np.arange(TOKENS), np.full(TOKENS, -1.0), np.ones(1), 0, entropy=1.0)
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
         """Forgotten."""
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         return [self.any] * len(serials)
 
-    def drop(self, serial: int) -> None:
+    def drop_many(self, serials: Sequence[int]) -> None:
         """Nothing to forget."""
 
 
@@ -63,11 +64,11 @@ def rows_of(size: int, repeats: int) -> list[dict[str, Any]]:
     buffer, append = filled(planner_of(size, CHOICES[0]), rng)
     gc.collect()
     held = resident() - before
-    full, rows = buffer.snapshot(), []
+    full, rows = snapshot_of(buffer), []
     del buffer
     for choice in CHOICES:
         planner = planner_of(size, choice)
-        planner.buffer.restore(full)
+        restore(planner.buffer, full)
         costs = {"append_us": 1e6 * append, "resident_bytes": held / size}
         rows.append({"trajectories": size, "choice": choice, **costs, **steps_of(planner, rng, repeats)})
     return rows
@@ -95,8 +96,7 @@ def filled(planner: ReplayPlanner, rng: np.random.Generator) -> tuple[Experience
         buffer.observe(question, int(rng.integers(0, K)), K)
         made = [trajectory(question, rng, 0, n) for n in range(PER_QUESTION)]
         start = time.thread_time()
-        for one in made:
-            buffer.admit(one)
+        buffer.admit(made)
         if question >= 0.9 * questions:
             seconds, counted = seconds + time.thread_time() - start, counted + len(made)
     return buffer, seconds / counted

@@ -14,6 +14,7 @@ from ..config import ReplayConfig
 from ..experience import Trajectory
 from ..experience.events import Observed, Planned
 from ..experience.log import LogWriter, Origin, PlannerState, QuestionFacts, rebuild
+from ..experience.replayed import snapshot_of
 from ..replay import FreshStream, ReplayPlanner
 from .bench_buffer import NEW, PER_QUESTION, SAME, B, K, outcome_of
 from .bench_machine import resident
@@ -76,15 +77,16 @@ def fill(path: str, size: int, tokens: int) -> dict[str, float]:
         made = [trajectory(i % questions, rng, step, tokens) for i in range(start, min(size, start + COMMIT))]
         began = time.thread_time()
         log(Planned(step, step, B, 0, 0, None))
-        for one in made:
-            if not buffer.scorable[one.question]:
-                log(Observed(step, step, one.question, 3, K, 0, False))
-                buffer.observe(one.question, 3, K)
-            buffer.admit(one)
+        new = np.unique([one.question for one in made if not buffer.questions.scorable[one.question]])
+        if new.size:
+            right, none = np.full(new.size, 3), np.zeros(new.size, int)
+            log(Observed(step, step, new, right, np.full(new.size, K), none, none > 0, np.full(new.size, np.nan)))
+            buffer.observe(new, right, K)
+        buffer.admit(made)
         log.commit(PlannerState(generation=step + 1, step=step))
         seconds.append((time.thread_time() - began) / len(made))
     began = time.perf_counter()
-    log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, buffer.snapshot())
+    log.commit(PlannerState(generation=size // COMMIT + 2, step=size // COMMIT), True, snapshot_of(buffer))
     checkpoint = time.perf_counter() - began
     log.close()
     return {

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..experience.buffer import ExperienceBuffer
-from ..experience.difficulty import bucket_of
+from ..experience.difficulty import buckets_of
 from ..experience.log import LogReader, rebuild
 from ..experience.log.connection import connect, explained
 from ..experience.log.facts import Origin
@@ -133,12 +133,10 @@ def _trajectory_counts(reader: LogReader, buffer: ExperienceBuffer) -> dict[str,
 
 def _accuracy(buffer: ExperienceBuffer) -> list[dict[str, Any]]:
     """Questions by their accuracy, in buckets of 1 / K."""
-    k = buffer.num_generations
+    k, stats = buffer.num_generations, buffer.questions
     observed, replayable = (
-        np.bincount(
-            [bucket_of(int(buffer.successes[q]), int(buffer.scorable[q]), k) for q in questions], minlength=k + 1
-        )
-        for questions in (np.flatnonzero(buffer.scorable), buffer.replayable())
+        np.bincount(buckets_of(stats.successes[questions], stats.scorable[questions], k), minlength=k + 1)
+        for questions in (np.flatnonzero(stats.scorable), buffer.replayable())
     )
     return [
         {"bucket": f"{i}/{k}", "questions": int(observed[i]), "replayable": int(replayable[i])} for i in range(k + 1)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import SCHEDULES
-from ..experience.difficulty import bucket_of, tier_of
+from ..experience.difficulty import tier_of
 from ..experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Scores, Trajectory
 from ..replay import Choice, StepPlan, share_of
-from ..replay.questions import bucket_probabilities, pools_of, sampler_named
+from ..replay.questions import Eligible, bucket_probabilities, pools_of, sampler_named
 from ..replay.trajectories import Scorer, eligible_questions
 from .explain_pool import MADE_UP, Pool, stream_of
 
@@ -40,26 +40,28 @@ class Table:
         self.sampler = sampler_named(self.config.question_choice)
         self.labels = self._labels()
         pools = self._pools()
-        self.looks_at_each = any(p.members is not None for p in pools) or self.config.mixing == "rescue"
+        looks_at_each = self.sampler.per_question or self._rule() is not None or self.config.difficulty == "spread"
+        self.looks_at_each = looks_at_each or self.config.mixing == "rescue"
         weights = [np.where(p.strata.sizes > 0, self.sampler.weigh(p.strata), np.nan) for p in pools]
         self._rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
         self._chances = [self._chances_of(w, room) for w, room in zip(weights, self._rooms, strict=True)]
         self._rows = [self.row_of(p.strata.accuracy) for p in pools]
         self.row_of_question = np.full(self.buffer.num_questions, -1)
-        for kind, (found, rows) in enumerate(zip(pools, self._rows, strict=True)):
+        for found, rows in zip(pools, self._rows, strict=True):
             for stratum, row in enumerate(rows.tolist()):
-                inside = (
-                    self.buffer.questions_in(stratum, None, kind) if found.members is None else found.members[stratum]
-                )
-                self.row_of_question[inside] = row
+                self.row_of_question[found.members(stratum)] = row
+
+    def _rule(self) -> Eligible | None:
+        """Which questions may be drawn; None where all that can be replayed may."""
+        config = self.config
+        moment = "added" if config.mixing == "added" else "plan"
+        if config.mixing in ("prompt", "rescue"):
+            return None
+        return eligible_questions(self.buffer, config, self.pool.step, moment)
 
     def _pools(self) -> list[Any]:
         """Strata of each problem type, as the planner draws from them."""
-        config, buffer, step = self.config, self.buffer, self.pool.step
-        moment = "added" if config.mixing == "added" else "plan"
-        all_of_them = config.mixing in ("prompt", "rescue")
-        rule = None if all_of_them else eligible_questions(buffer, config, step, moment)
-        return [pools_of(buffer, kind, self.sampler, config, step, rule) for kind in range(buffer.num_types)]
+        return pools_of(self.buffer, self.sampler, self.config, self.pool.step, self._rule())
 
     def _chances_of(self, log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray | None:
         """With which a draw comes from each stratum; None where each question is a stratum of its own."""
@@ -129,10 +131,10 @@ class Table:
         if self.config.difficulty == "spread":
             return None
         buffer, r = self.buffer, self.buffer.resolution
-        known = np.flatnonzero(buffer.scorable > 0)
-        pairs = zip(buffer.successes[known].tolist(), buffer.scorable[known].tolist(), strict=True)
-        accuracy = np.array([bucket_of(s, n, r) / r for s, n in pairs])
-        return np.bincount(self.row_of(accuracy), minlength=len(self.labels))
+        known = np.flatnonzero(buffer.questions.scorable > 0)
+        return np.bincount(
+            self.row_of(np.asarray(buffer.questions.bucket[known], float) / r), minlength=len(self.labels)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +222,7 @@ class Rehearsals:
         """What is put into groups that fail by chance, each completion right with the accuracy of its question."""
         if not self.rescues:
             return ()
-        accuracy = np.nan_to_num(self.pool.buffer.accuracy(plan.questions))
+        accuracy = np.nan_to_num(self.pool.buffer.questions.accuracy(plan.questions))
         right = rng.random((len(accuracy), self.pool.planner.num_generations)) < accuracy[:, None]
         found = self.pool.planner.rescue(plan, np.where(right, RIGHT, WRONG), score)
         return tuple((rescue.choice,) for rescue in found)

@@ -89,7 +89,7 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
     closed = planner.gate.check(pool.step, setting.epoch, len(buffer))
     about = {
         "log": None if pool.path is None else str(pool.path), "groups": pool.groups, "by": setting.replay.difficulty,
-        "seen": int((buffer.scorable > 0).sum()), "replayable": buffer.num_replayable, "retired": buffer.num_retired,
+        "seen": int((buffer.questions.scorable > 0).sum()), "replayable": buffer.num_replayable, "retired": buffer.num_retired,
         "resting": buffer.num_resting, "trajectories": len(buffer),
         "failures": int((~buffer.column("correct")[buffer.live_slots()]).sum()),
         "pass_at_1": planner.pass_at_1, "expired": this.expired, "returned": this.returned,

@@ -4,15 +4,17 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..config import SCHEDULES, ReplayConfig
 from ..experience.buffer import ExperienceBuffer
 from ..experience.log import rebuild
 from ..experience.log.rebuild import size_of
 from ..experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
-from ..replay import Choice, FreshStream, ReplayPlanner, StepPlan, expected_of
+from ..replay import FreshStream, ReplayPlanner, StepPlan, expected_of
 from ..replay.gate import Gate
 from .experience_look import one_moment
 
@@ -29,11 +31,8 @@ TOKENS, DIMENSION, TYPES = 8, 16, 3
 class Rehearsal(ReplayPlanner):
     """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
 
-    def _used(
-        self, slots: Sequence[int], trajectories: Iterator[Trajectory], generation: int, step: int, moment: str
-    ) -> list[Choice]:
-        columns = self.buffer.column("serial"), self.buffer.column("uses")
-        return [Choice(int(columns[0][slot]), next(trajectories), int(columns[1][slot])) for slot in slots]
+    def _mark(self, slots: IntArray, records: NDArray[Any], generation: int, step: int, moment: str) -> None:
+        """Nothing: the experience stays as it is."""
 
 
 class StandIns:
@@ -52,11 +51,11 @@ class StandIns:
         self._buffer = buffer
         self._slots = dict(zip(buffer.column("serial")[slots].tolist(), slots.tolist(), strict=True))
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
-        self._trajectories[serial] = trajectory
-        self.serial_of[trajectory] = serial
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        self._trajectories.update(zip(serials, trajectories, strict=True))
+        self.serial_of.update(zip(trajectories, serials, strict=True))
 
-    def drop(self, serial: int) -> None:
+    def drop_many(self, serials: Sequence[int]) -> None:
         """Nothing: it may be asked for again by a rehearsal."""
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
@@ -67,7 +66,8 @@ class StandIns:
             assert self._buffer is not None
             record = self._buffer.index.records[self._slots[serial]]
             one = np.zeros(1)
-            self.put(serial, Trajectory(int(record["question"]), one.astype(int), one, one, int(record["step"])))
+            made = Trajectory(int(record["question"]), one.astype(int), one, one, int(record["step"]))
+            self.put_many([serial], [made])
         return self._trajectories[serial]
 
 

@@ -5,9 +5,14 @@ its own accuracies.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..config import ReplayConfig
+from .trajectory import IntArray
 
 EASY, MEDIUM, HARD, UNSOLVED = "easy", "medium", "hard", "unsolved"
 
@@ -41,6 +46,13 @@ def resolution_of(config: ReplayConfig, num_generations: int) -> int:
     return max(num_generations, config.difficulty_window) if config.difficulty == "window" else num_generations
 
 
+def buckets_of(successes: IntArray, scorable: IntArray, resolution: int) -> IntArray:
+    """The buckets of many accuracies, as `bucket_of`."""
+    return np.asarray(
+        (2 * np.asarray(successes, np.int64) * resolution + scorable) // (2 * np.asarray(scorable, np.int64))
+    )
+
+
 class Windows:
     """Of each question its latest fresh groups, as many as hold at most `size` scorable completions together, and at least
     the latest."""
@@ -50,8 +62,14 @@ class Windows:
         self._groups: dict[int, deque[tuple[int, int]]] = {}
         self._sums: dict[int, tuple[int, int]] = {}
 
+    def add_many(self, questions: IntArray, successes: IntArray, scorable: IntArray) -> tuple[IntArray, IntArray]:
+        """Add a group to each of n questions; return successes and scorable completions in their windows, (n,)."""
+        groups = zip(questions.tolist(), successes.tolist(), scorable.tolist(), strict=True)
+        right, total = np.array([self.add(*group) for group in groups], np.int32).reshape(-1, 2).T
+        return right, total
+
     def add(self, question: int, successes: int, scorable: int) -> tuple[int, int]:
-        """A group more; returns successes and scorable completions in the window."""
+        """Add a group; return successes and scorable completions in the window."""
         groups = self._groups.setdefault(question, deque())
         groups.append((successes, scorable))
         right, total = self._sums.get(question, (0, 0))
@@ -62,13 +80,15 @@ class Windows:
         self._sums[question] = right, total
         return right, total
 
-    def rows(self) -> list[tuple[int, int, int]]:
-        """Question, successes, scorable of every group, oldest first for each question."""
-        return [(question, *group) for question, groups in self._groups.items() for group in groups]
+    def snapshot(self) -> dict[str, NDArray[np.int32]]:
+        """Every group, oldest first for each question: `window_question`, (n,), and `window_groups`, (n, 2)."""
+        rows = [(question, *group) for question, groups in self._groups.items() for group in groups]
+        array = np.array(rows, np.int32).reshape(-1, 3)
+        return {"window_question": array[:, 0], "window_groups": array[:, 1:]}
 
-    def restore(self, rows: Iterable[tuple[int, int, int]]) -> None:
-        """Groups as `rows` gives them."""
-        for question, successes, scorable in rows:
-            self._groups.setdefault(question, deque()).append((successes, scorable))
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over groups as `snapshot` gives them."""
+        for question, group in zip(arrays["window_question"].tolist(), arrays["window_groups"].tolist(), strict=True):
+            self._groups.setdefault(question, deque()).append(tuple(group))
             right, total = self._sums.get(question, (0, 0))
-            self._sums[question] = right + successes, total + scorable
+            self._sums[question] = right + group[0], total + group[1]

@@ -1,16 +1,45 @@
-"""What happened, one value per fact. The buffer is what follows from these, in order.
+"""What happened, one value per kind and step. The buffer is what follows from these, in order.
 
-A listener sees them as they happen: tests do, and so does a log that outlives the process.
+A listener sees them as they happen: tests do, and so does a log that outlives the process. The fields of an event that
+happened to many hold arrays or sequences of one length; `each` gives an event for each of them, with plain values. Both
+forms are events.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
-from .trajectory import Trajectory
+import numpy as np
+from numpy.typing import NDArray
+
+from .trajectory import IntArray, Trajectory, scores_of_each
+
+Ints: TypeAlias = Any
+"""An integer, or integers (n,)."""
+Floats: TypeAlias = Any
+"""A number, or numbers (n,)."""
+Bools: TypeAlias = Any
+"""A truth value, or truth values (n,)."""
 
 
 @dataclass(frozen=True)
-class Began:
+class Event:
+    """Something that happened, once or to many."""
+
+    def each(self) -> Iterator[Self]:
+        """Yield an event for each of the many, or this one."""
+        many = {name: value for name, value in vars(self).items() if isinstance(value, (np.ndarray, tuple))}
+        if not many:
+            yield self
+            return
+        same = {name: value for name, value in vars(self).items() if name not in many}
+        columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in many.values()]
+        for values in zip(*columns, strict=True):
+            yield type(self)(**same, **dict(zip(many, values, strict=True)))
+
+
+@dataclass(frozen=True)
+class Began(Event):
     """What follows belongs to this generation, until another begins; a log keeps it as part of other events."""
 
     generation: int
@@ -18,7 +47,7 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Planned:
+class Planned(Event):
     """A generation begins: `questions` groups, of which `replayed` hold a stored trajectory; `idle`: why none does."""
 
     generation: int
@@ -30,97 +59,108 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Observed:
-    """The fresh completions of a question were scored; `replayed`: replay had chosen it; `spread` of their rewards."""
+class Observed(Event):
+    """The fresh completions of questions were scored; `replayed`: replay had chosen it; `spread` of their rewards."""
 
     generation: int
     step: int
-    question: int
-    successes: int
-    scorable: int
-    unscorable: int
-    replayed: bool
-    spread: float = float("nan")
+    question: Ints
+    successes: Ints
+    scorable: Ints
+    unscorable: Ints
+    replayed: Bools
+    spread: Floats = float("nan")
 
 
 @dataclass(frozen=True)
-class Admitted:
-    """A trajectory was stored under a serial number that is never used again."""
+class Admitted(Event):
+    """Trajectories were stored under serial numbers that are never used again."""
 
-    serial: int
-    trajectory: Trajectory
+    serial: Ints
+    trajectory: Any  # one, or a tuple
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What an index keeps of an `Admitted` trajectory: how a log tells of it, without reading its tokens."""
+class Stored(Event):
+    """What an index keeps of `Admitted` trajectories: how a log tells of them, without reading their tokens."""
 
-    serial: int
-    digest: int
-    question: int
-    step: int
-    entropy: float
-    measured_at: int
-    nll: float = float("nan")
-    confidence: float = float("nan")
-    confidence_variance: float = float("nan")
-    correct: bool = True
-    advantage: float = float("nan")
-    quality: float = float("nan")
+    serial: Ints
+    digest: Ints
+    question: Ints
+    step: Ints
+    entropy: Floats
+    measured_at: Ints
+    nll: Floats = float("nan")
+    confidence: Floats = float("nan")
+    confidence_variance: Floats = float("nan")
+    correct: Bools = True
+    advantage: Floats = float("nan")
+    quality: Floats = float("nan")
 
     @classmethod
-    def of(cls, serial: int, trajectory: Trajectory) -> "Stored":
-        t, scores = trajectory, trajectory.scores
+    def of(cls, serial: IntArray, trajectories: Sequence[Trajectory]) -> "Stored":
+        """Describe n trajectories under n serials."""
+        nll, confidence, variance = scores_of_each([t.behaviour_logps for t in trajectories])
+        steps = [(t.question, t.step, t.measured_at) for t in trajectories]
+        numbers = [(t.entropy, t.advantage, t.quality) for t in trajectories]
+        question, step, measured_at = np.array(steps, np.int64).reshape(-1, 3).T
+        entropy, advantage, quality = np.array(numbers, np.float64).reshape(-1, 3).T
+        digest = np.array([t.digest for t in trajectories], np.uint64)
+        correct = np.array([t.correct for t in trajectories], bool)
         return cls(
-            serial, t.digest, t.question, t.step, t.entropy, t.measured_at, scores.nll, scores.confidence,
-            scores.confidence_variance, t.correct, t.advantage, t.quality,
+            serial, digest, question, step, entropy, measured_at, nll, confidence, variance, correct,
+            advantage, quality,
         )  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Evicted:
-    """A trajectory left: to make room, because its question retired, or because it was too old or used too often."""
-
-    serial: int
-    question: int
-    reason: str
+    def some(self, which: NDArray[Any]) -> "Stored":
+        """Select some of many, by a mask or by their places."""
+        return Stored(**{name: values[which] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
-class Retired:
-    """A question left replay and the fresh stream."""
+class Evicted(Event):
+    """Trajectories left: to make room, because their question retired, or because they were too old or used too often."""
+
+    serial: Ints
+    question: Ints
+    reason: Any  # one for all, or a tuple
+
+
+@dataclass(frozen=True)
+class Retired(Event):
+    """Questions left replay and the fresh stream."""
 
     generation: int
     step: int
-    question: int
+    question: Ints
 
 
 @dataclass(frozen=True)
-class Returned:
-    """A retired question came back into the fresh stream."""
+class Returned(Event):
+    """Retired questions came back into the fresh stream."""
 
     generation: int
     step: int
-    question: int
+    question: Ints
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How a trajectory looked to the policy of `step`: `Scores`, each NaN where it was not measured."""
+class Measured(Event):
+    """How trajectories looked to the policy of `step`: `Scores`, each NaN where it was not measured."""
 
-    serial: int
-    question: int
+    serial: Ints
+    question: Ints
     step: int
-    entropy: float
-    nll: float = float("nan")
-    confidence: float = float("nan")
-    confidence_variance: float = float("nan")
-    drift: float = float("nan")
+    entropy: Floats
+    nll: Floats = float("nan")
+    confidence: Floats = float("nan")
+    confidence_variance: Floats = float("nan")
+    drift: Floats = float("nan")
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """A stored trajectory entered a batch: in a group before generation (`plan`) or after scoring (`rescue`), or beside
+class Replayed(Event):
+    """Stored trajectories entered a batch: in a group before generation (`plan`) or after scoring (`rescue`), or beside
     the groups (`added`).
 
     `age` in optimizer steps, `entropy` as it was known when it was chosen (NaN: never measured).
@@ -128,29 +168,38 @@ class Replayed:
 
     generation: int
     step: int
-    question: int
-    serial: int
+    question: Ints
+    serial: Ints
     moment: str
-    age: int = 0
-    entropy: float = float("nan")
+    age: Ints = 0
+    entropy: Floats = float("nan")
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What the loss said of a replayed trajectory: the token mean of log w, and the effective sample size
+class Learned(Event):
+    """What the loss said of replayed trajectories: the token mean of log w, and the effective sample size
     (sum w)^2 / (n sum w^2) of its tokens, in (0, 1]."""
 
     generation: int
     step: int
-    question: int
-    serial: int
-    log_ratio: float
-    ess: float
+    question: Ints
+    serial: Ints
+    log_ratio: Floats
+    ess: Floats
 
 
-Event = Began | Planned | Observed | Admitted | Stored | Evicted | Retired | Returned | Measured | Replayed | Learned
 Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The listener of a run that keeps nothing."""
+    """Keep nothing: the listener of a run without a log."""
+
+
+def one_by_one(listener: Listener) -> Listener:
+    """Make a listener of single events hear those of many."""
+
+    def hear(event: Event) -> None:
+        for one in event.each():
+            listener(one)
+
+    return hear

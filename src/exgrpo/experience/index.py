@@ -1,6 +1,7 @@
-"""The index of stored trajectories: one record of 64 bytes each, by question and in the order in which they came.
+"""The index of stored trajectories: one record of 56 bytes each, found by question or by age.
 
-Every change takes constant time (it grows with the trajectories of one question only). Token arrays are elsewhere.
+A batch takes time in proportion to itself; only `live`, `older_than` and, once in many batches, `oldest` look at the whole
+pool. Token arrays are elsewhere.
 """
 
 from collections.abc import Mapping
@@ -10,20 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .events import Measured, Stored
-from .trajectory import IntArray
+from .trajectory import FloatArray, IntArray
 
 NONE = -1
+AT_ONCE = 1 << 16
 HALF_MAX = float(np.finfo(np.float16).max)
 
 RECORD = np.dtype(
     [
         ("serial", "i8"), ("digest", "u8"), ("question", "i4"), ("step", "i4"), ("entropy", "f4"), ("entropy_step", "i4"),
-        ("uses", "i4"), ("prev", "i4"), ("next", "i4"), ("nll", "f2"), ("confidence", "f2"), ("confidence_variance", "f2"),
-        ("drift", "f2"), ("quality", "f2"), ("advantage", "f2"), ("correct", "?"),
+        ("uses", "i4"), ("nll", "f2"), ("confidence", "f2"), ("confidence_variance", "f2"), ("drift", "f2"),
+        ("quality", "f2"), ("advantage", "f2"), ("correct", "?"),
     ],
     align=True,
 )  # fmt: skip
-KEPT = tuple(name for name in RECORD.names or () if name not in ("prev", "next"))
+KEPT = RECORD.names or ()
 """What a snapshot holds of each record."""
 
 
@@ -40,13 +42,11 @@ class TrajectoryIndex:
         self.count = np.zeros(num_questions, np.int32)
         self.next_serial = 0
         self.size = 0
-        self.first = NONE  # oldest of all, then by `next`
-        self.in_order = True  # whether steps never fall from the oldest to the newest
         self._widest = capacity_per_question
         self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._num_slots = 0
         self._free: list[int] = []
-        self._last = NONE
+        self._queue = np.empty((0, 2), np.int64)  # serial and slot of the oldest, in order; some have left since
 
     # Looking ----------------------------------------------------------------------------------------------------
 
@@ -56,7 +56,8 @@ class TrajectoryIndex:
 
     def slots_of_each(self, questions: IntArray) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Slots of several questions, oldest first, (n, W), and which of these places hold one."""
-        return self._table[questions], np.arange(self._table.shape[1]) < self.count[questions][:, None]
+        rows = self._table[questions]
+        return rows, rows != NONE
 
     def live(self) -> IntArray:
         """Slots in use, in ascending order; time and memory grow with the pool."""
@@ -64,130 +65,173 @@ class TrajectoryIndex:
         used[self._free] = False
         return np.flatnonzero(used)
 
+    def in_order(self) -> IntArray:
+        """Slots in use, oldest first; time and memory grow with the pool."""
+        slots = self.live()
+        return np.asarray(slots[np.argsort(self.records["serial"][slots])])
+
+    def oldest(self, n: int) -> IntArray:
+        """Slots of the n oldest trajectories, or of all, oldest first; looks at the whole pool once in many calls."""
+        n = min(n, self.size)
+        width = 2 * n
+        while n:
+            serials, slots = self._queue[:width].T
+            found = np.flatnonzero(self.records["serial"][slots] == serials)
+            if len(found) >= n:
+                self._queue = self._queue[found[0] :]
+                return np.asarray(slots[found[:n]])
+            if width < len(self._queue):
+                width *= 2
+            else:
+                self._refill(max(2 * n, self.size // 16))
+        return np.empty(0, np.int64)
+
+    def _refill(self, n: int) -> None:
+        """Put the n oldest into the queue."""
+        slots = self.live()
+        serials = self.records["serial"][slots]
+        first = np.argpartition(serials, n)[:n] if n < len(slots) else np.arange(len(slots))
+        first = first[np.argsort(serials[first])]
+        self._queue = np.stack([serials[first], slots[first]], 1)
+
     def find(self, question: int, serial: int) -> int | None:
         """The slot of a trajectory, or None if it has left."""
         slots = self.slots_of(question)
         found = slots[self.records["serial"][slots] == serial]
         return int(found[0]) if found.size else None
 
-    def older_than(self, step: int) -> list[int]:
-        """Slots of trajectories from before a step, oldest first."""
-        if not self.in_order:
-            slots = self.live()
-            slots = slots[self.records["step"][slots] < step]
-            found: list[int] = slots[np.argsort(self.records["serial"][slots])].tolist()
-            return found
-        found, slot = [], self.first
-        while slot != NONE and self.records["step"][slot] < step:
-            found.append(slot)
-            slot = int(self.records["next"][slot])
-        return found
+    def find_each(self, questions: IntArray, serials: IntArray) -> IntArray:
+        """Slots of trajectories, (n,).
+
+        Raises:
+            ValueError: one of them is not stored.
+        """
+        slots, valid = self.slots_of_each(questions)
+        valid &= self.records["serial"][slots] == np.asarray(serials)[:, None]
+        if not (here := valid.any(1)).all():
+            lost = int(np.flatnonzero(~here)[0])
+            raise ValueError(f"no trajectory {serials[lost]} of question {questions[lost]} is stored")
+        return np.asarray(slots[np.arange(len(slots)), valid.argmax(1)])
+
+    def older_than(self, step: int) -> IntArray:
+        """Slots of trajectories from before a step, oldest first; time grows with the pool."""
+        slots = self.live()
+        slots = slots[self.records["step"][slots] < step]
+        return np.asarray(slots[np.argsort(self.records["serial"][slots])])
 
     # Changing ---------------------------------------------------------------------------------------------------
 
-    def insert(self, stored: Stored) -> int:
-        """A record at the end of all, and of its question's; returns its slot."""
-        slot, s = self._new_slot(), stored
-        self.records[slot] = (
-            s.serial, s.digest, s.question, s.step, plain(s.entropy), s.measured_at, 0, self._last, NONE, half(s.nll),
-            half(s.confidence), half(s.confidence_variance), 0.0, half(s.quality), half(s.advantage), s.correct,
-        )  # fmt: skip
-        if self._last == NONE:
-            self.first = slot
-        else:
-            self.in_order &= bool(s.step >= self.records["step"][self._last])
-            self.records["next"][self._last] = slot
-        self._last = slot
-        self._add_to_table(s.question, slot)
-        self.size += 1
-        self.next_serial = s.serial + 1
-        return slot
+    def insert(self, stored: Stored) -> None:
+        """Add records of many at the end of all, and of their questions'."""
+        self.link(self.stage(stored), stored.serial)
 
-    def measure(self, slot: int, event: Measured) -> None:
-        """Write down what was measured; NaN leaves what was known."""
-        record = self.records[slot]
-        record["entropy_step"] = event.step
-        record["entropy"] = plain(event.entropy)
+    def stage(self, stored: Stored) -> IntArray:
+        """Write records of n trajectories that do not count yet; return their slots, for `link` or `release`."""
+        s, rows = stored, np.zeros(len(stored.question), RECORD)
+        for name in ("digest", "question", "step", "correct"):
+            rows[name] = getattr(s, name)
+        rows["serial"], rows["entropy"], rows["entropy_step"] = NONE, plain(s.entropy), s.measured_at
+        names = ("nll", "confidence", "confidence_variance", "quality", "advantage")
+        for name, values in zip(names, half([getattr(s, name) for name in names]), strict=True):
+            rows[name] = values
+        slots = self._new_slots(len(rows))
+        self.records[slots] = rows
+        return slots
+
+    def link(self, slots: IntArray, serials: IntArray) -> None:
+        """Let records that were staged count, in this order, each at the end of its question's."""
+        if not (n := len(slots)):
+            return
+        self.records["serial"][slots] = serials
+        questions = self.records["question"][slots]
+        order = np.argsort(questions, kind="stable")
+        owners, numbers = questions[order], np.arange(n)
+        begins = np.concatenate([[True], owners[1:] != owners[:-1]])
+        places = self.count[owners] + numbers - np.maximum.accumulate(numbers * begins)
+        self._widen(int(places.max()) + 1)
+        self._table[owners, places] = slots[order]
+        self.count[owners] = places + 1
+        self.size += n
+        self.next_serial = int(serials[-1]) + 1
+
+    def release(self, slots: IntArray) -> None:
+        """Give slots back that do not count: those of records that were staged in vain."""
+        self.records["serial"][slots] = NONE
+        self._free += slots.tolist()
+
+    def remove(self, slots: IntArray) -> None:
+        """Take records out, each of its question's."""
+        if not len(slots):
+            return
+        self.release(slots)
+        questions = np.unique(self.records["question"][slots])
+        rows = self._table[questions]
+        rows[self.records["serial"][rows] == NONE] = NONE
+        rows = np.take_along_axis(rows, np.argsort(rows == NONE, axis=1, kind="stable"), 1)
+        self._table[questions] = rows
+        self.count[questions] = (rows != NONE).sum(1)
+        self.size -= len(slots)
+
+    def measure(self, slots: IntArray, event: Measured) -> None:
+        """Write down what was measured, (n,) each; NaN leaves what was known, but for the entropy."""
+        self.records["entropy_step"][slots] = event.step
+        self.records["entropy"][slots] = plain(event.entropy)
         for name in ("nll", "confidence", "confidence_variance", "drift"):
-            if (value := getattr(event, name)) == value:
-                record[name] = half(value)
+            values = np.asarray(getattr(event, name), np.float64)
+            known = ~np.isnan(values)
+            if known.any():
+                self.records[name][slots[known]] = half(values[known])
 
-    def remove(self, slot: int) -> None:
-        """A record out of the order of all, and of its question's."""
-        record = self.records[slot]
-        question, prev, following = (int(record[name]) for name in ("question", "prev", "next"))
-        row, count = self._table[question], int(self.count[question])
-        place = int(np.flatnonzero(row[:count] == slot)[0])
-        row[place : count - 1] = row[place + 1 : count]
-        row[count - 1] = NONE
-        self.count[question] = count - 1
-        if prev == NONE:
-            self.first = following
-        else:
-            self.records["next"][prev] = following
-        if following == NONE:
-            self._last = prev
-        else:
-            self.records["prev"][following] = prev
-        self._free.append(slot)
-        self.size -= 1
-        self.in_order |= self.size == 0
+    def use(self, slots: IntArray) -> None:
+        """Count a use of each."""
+        np.add.at(self.records["uses"], slots, 1)
 
-    def _new_slot(self) -> int:
-        if self._free:
-            return self._free.pop()
-        if self._num_slots == len(self.records):
-            self.records = np.concatenate([self.records, np.zeros_like(self.records)])
-        self._num_slots += 1
-        return self._num_slots - 1
+    def _new_slots(self, n: int) -> IntArray:
+        reused = self._free[len(self._free) - min(n, len(self._free)) :]
+        del self._free[len(self._free) - len(reused) :]
+        first, self._num_slots = self._num_slots, self._num_slots + n - len(reused)
+        if self._num_slots > len(self.records):
+            grown = np.zeros(max(2 * len(self.records), self._num_slots), RECORD)
+            grown[:first] = self.records[:first]
+            self.records = grown
+        return np.concatenate([np.array(reused, np.int64), np.arange(first, self._num_slots)])
 
-    def _add_to_table(self, question: int, slot: int) -> None:
-        count, width = int(self.count[question]), self._table.shape[1]
-        if count == width:
-            wider = np.full((len(self.count), max(width + 1, min(2 * width, self._widest))), NONE, np.int32)
-            wider[:, :width] = self._table
+    def _widen(self, width: int) -> None:
+        """Make room for so many trajectories of one question."""
+        if width > (before := self._table.shape[1]):
+            wider = np.full((len(self.count), max(width, min(2 * before, self._widest))), NONE, np.int32)
+            wider[:, :before] = self._table
             self._table = wider
-        self._table[question, count] = slot
-        self.count[question] = count + 1
 
     # What it was ------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The records as arrays, (N,) each, oldest first, and `next_serial`, ()."""
-        slots = self.live()
-        slots = slots[np.argsort(self.records["serial"][slots])]
+        slots = self.in_order()
         kept: dict[str, NDArray[Any]] = {name: self.records[name][slots] for name in KEPT}
         return kept | {"next_serial": np.array(self.next_serial, np.int64)}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Become what another index was; this one must be empty."""
-        self.next_serial = int(snapshot["next_serial"])
-        n, owners = len(snapshot["serial"]), snapshot["question"]
-        self.size = self._num_slots = n
+        n = self._num_slots = len(snapshot["serial"])
         self.records = np.zeros(max(16, n), RECORD)
         for name in KEPT:
             self.records[name][:n] = snapshot[name]
-        self.records["prev"][:n], self.records["next"][:n] = np.arange(n) - 1, np.arange(n) + 1
-        if n:
-            self.first, self._last = 0, n - 1
-            self.in_order = bool((np.diff(snapshot["step"]) >= 0).all())
-            self.records["next"][n - 1] = NONE
-            counts = np.bincount(owners, minlength=len(self.count)).astype(np.int32)
-            self.count[:] = counts
-            self._table = np.full((len(counts), max(self._table.shape[1], counts.max())), NONE, np.int32)
-            order = np.argsort(owners, kind="stable")  # by question, oldest first
-            starts = np.cumsum(counts) - counts
-            self._table[owners[order], np.arange(n) - starts[owners[order]]] = order
+        for start in range(0, n, AT_ONCE):  # what is needed in between stays small
+            end = min(start + AT_ONCE, n)
+            self.link(np.arange(start, end), snapshot["serial"][start:end])
+        self.next_serial = int(snapshot["next_serial"])
 
 
-def half(value: float) -> float:
-    """A number that float16 can hold: the nearest of them, and never infinite."""
-    return plain(max(-HALF_MAX, min(HALF_MAX, value)) if value == value else value)
+def half(values: Any) -> FloatArray:
+    """Numbers that float16 can hold: the nearest of them, and never infinite."""
+    return plain(np.clip(values, -HALF_MAX, HALF_MAX))
 
 
-def plain(value: float) -> float:
+def plain(values: Any) -> FloatArray:
     """One zero and one NaN, as a log gives them back."""
-    return value + 0.0 if value == value else float("nan")
+    values = np.asarray(values, np.float64) + 0.0
+    return np.where(values == values, values, np.nan)
 
 
 __all__ = ["KEPT", "NONE", "RECORD", "TrajectoryIndex", "half"]

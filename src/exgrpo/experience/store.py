@@ -9,9 +9,9 @@ from .trajectory import Trajectory
 class TrajectoryStore(Protocol):
     """Token arrays by serial. Serials are never used twice."""
 
-    def put(self, serial: int, trajectory: Trajectory) -> None: ...
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None: ...
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]: ...
-    def drop(self, serial: int) -> None: ...
+    def drop_many(self, serials: Sequence[int]) -> None: ...
 
 
 class MemoryStore:
@@ -20,11 +20,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self._trajectories: dict[int, Trajectory] = {}
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
-        self._trajectories[serial] = trajectory
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        self._trajectories.update(zip(serials, trajectories, strict=True))
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         return [self._trajectories[serial] for serial in serials]
 
-    def drop(self, serial: int) -> None:
-        del self._trajectories[serial]
+    def drop_many(self, serials: Sequence[int]) -> None:
+        for serial in serials:
+            del self._trajectories[serial]

@@ -3,8 +3,8 @@ completions were worth. Both are checked at birth, so that nothing behind this d
 """
 
 import hashlib
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -103,15 +103,10 @@ class Trajectory:
     def __len__(self) -> int:
         return int(self.completion_ids.size)
 
-    @cached_property
+    @property
     def digest(self) -> int:
         """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
-        return int.from_bytes(hashlib.blake2b(self.completion_ids.tobytes(), digest_size=8).digest(), "little")
-
-    @cached_property
-    def scores(self) -> "Scores":
-        """What is known of it at birth, under its behaviour policy."""
-        return replace(Scores.of_tokens(self.behaviour_logps), entropy=self.entropy)
+        return int.from_bytes(hashlib.blake2b(self.completion_ids.data, digest_size=8).digest(), "little")
 
     @property
     def measured_at(self) -> int:
@@ -145,17 +140,28 @@ class Scores:
             logps: of its tokens under the policy in question, (T,).
             behaviour_logps: under the policy that produced it, (T,); None: that is the policy in question.
         """
-        now = logps.astype(np.float64)
-        probabilities, n = np.exp(now), len(now)
-        confidence = float(probabilities.sum()) / n
-        centred = probabilities - confidence
-        apart = None if behaviour_logps is None else now - behaviour_logps
-        return cls(
-            nll=0.0 - float(now.sum()) / n,  # never -0.0, which a log does not keep
-            confidence=confidence,
-            confidence_variance=float(centred.dot(centred)) / n,
-            drift=0.0 if apart is None else float(apart.dot(apart)) / n,
-        )
+        nll, confidence, variance = (float(values[0]) for values in scores_of_each([logps]))
+        apart = None if behaviour_logps is None else logps.astype(np.float64) - behaviour_logps
+        drift = 0.0 if apart is None else float(apart.dot(apart)) / len(logps)
+        return cls(nll=nll, confidence=confidence, confidence_variance=variance, drift=drift)
+
+
+def scores_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean of -log pi, and mean and variance of pi, over the tokens of each of n trajectories, (n,).
+
+    Args:
+        logps: of the tokens of each, (T_i,).
+    """
+    if not logps:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    lengths = np.array([len(one) for one in logps])
+    starts = np.cumsum(lengths) - lengths
+    now = np.concatenate(logps).astype(np.float64)
+    nll = 0.0 - np.add.reduceat(now, starts) / lengths  # never -0.0, which a log does not keep
+    np.exp(now, out=now)
+    confidence = np.add.reduceat(now, starts) / lengths
+    now -= np.repeat(confidence, lengths)
+    return nll, confidence, np.add.reduceat(now * now, starts) / lengths
 
 
 @dataclass(frozen=True, eq=False)

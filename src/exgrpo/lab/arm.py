@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PrinterCallback, TrainerCallback
 
 from ..evaluation import EvaluationResult, evaluate_policy
-from ..experience.events import Admitted, Event, Replayed
+from ..experience.events import Admitted, Event, Replayed, one_by_one
 from ..tasks import Family, get_task
 from ..tasks.tiny_policy import warm_policy
 from ..trl import ExGRPOConfig, ExGRPOTrainer
@@ -214,7 +214,7 @@ class StoredAnswers:
         self._task, self._decode = task, trainer.processing_class.decode
         if trainer.experience is not None and trainer.questions is not None:
             self._questions = trainer.questions
-            trainer.experience.listeners.append(self._see)
+            trainer.experience.listeners.append(one_by_one(self._see))
 
     def figures(self) -> dict[str, Any]:
         """`stored_valid`, `replayed_valid`: shares; `distinct_picks`: different trajectories over all picks."""

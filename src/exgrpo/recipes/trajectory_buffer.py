@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import ReplayConfig
-from ..experience.buffer import SNAPSHOT_BY_QUESTION, SNAPSHOT_FILL, ExperienceBuffer
+from ..experience.buffer import ExperienceBuffer
 from ..experience.difficulty import bucket_of
+from ..experience.replayed import BY_QUESTION, FILL, restore, snapshot_of
 from ..experience.trajectory import FloatArray, IntArray, Scores, Trajectory
 from ..replay.questions import Eligible, draw_questions
 from ..replay.rng import QUESTIONS, TRAJECTORIES, generator_for
@@ -147,7 +148,7 @@ class TrajectoryBuffer:
         if question >= self.experience.num_questions:
             self.experience = self._enlarged(2 * question)
         self.experience.observe(question, *self.difficulty.counts(question))
-        return self.experience.admit(stored) is not None
+        return self.experience.admit([stored]) != [None]
 
     # Out --------------------------------------------------------------------------------------------------------
 
@@ -247,7 +248,7 @@ class TrajectoryBuffer:
         slots = candidates.slots[qualifies]
         shares = None
         if config.question_choice == "tiers" and slots.size:
-            buckets = self.experience.buckets(questions) / self.experience.resolution
+            buckets = self.experience.ready()[questions] / self.experience.resolution
             tiers = np.minimum((buckets * self.difficulty_tiers).astype(np.int64), self.difficulty_tiers - 1)
             tier_of_slot = np.repeat(tiers, qualifies.sum(1))
             held = np.bincount(tier_of_slot)
@@ -259,7 +260,7 @@ class TrajectoryBuffer:
         """Questions of medium difficulty that are also allowed."""
 
         def eligible(questions: IntArray) -> NDArray[np.bool_]:
-            rates, kinds = self.experience.accuracy(questions), self.difficulty.kinds()[questions]
+            rates, kinds = self.experience.questions.accuracy(questions), self.difficulty.kinds()[questions]
             medium = self.difficulty.inside(rates, difficulty_range, kinds)
             if allowed is not None:
                 medium[medium] = allowed(questions[medium])
@@ -279,7 +280,7 @@ class TrajectoryBuffer:
             rewards=np.array([stored.rewards[0] for stored in rollouts], np.float32),
             is_correct=records["correct"].copy(),
             entropies=records["entropy"].copy(),
-            rates=self.experience.accuracy(questions),
+            rates=self.experience.questions.accuracy(questions),
             questions=questions,
             behaviour_logps=logps,
         )
@@ -291,13 +292,13 @@ class TrajectoryBuffer:
     def _enlarged(self, num_questions: int) -> ExperienceBuffer:
         """The same content, with room for more questions."""
         old, new = self.experience, self._room(num_questions)
-        snapshot = old.snapshot()
-        for name in SNAPSHOT_BY_QUESTION:
+        snapshot = snapshot_of(old)
+        for name in BY_QUESTION:
             rows = snapshot[name]
-            snapshot[name] = np.full((num_questions, *rows.shape[1:]), SNAPSHOT_FILL.get(name, 0), rows.dtype)
+            snapshot[name] = np.full((num_questions, *rows.shape[1:]), FILL.get(name, 0), rows.dtype)
             snapshot[name][: len(rows)] = rows
         new.store = old.store
-        new.restore(snapshot)
+        restore(new, snapshot)
         return new
 
 

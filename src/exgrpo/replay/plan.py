@@ -10,9 +10,10 @@ One generation of a host runs through four calls, in this order::
 Everything here is the same on every rank: it depends on the seed, the generation counter, and what was observed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from ..experience.events import (
 )  # fmt: skip
 from ..experience.log.facts import PlannerState
 from ..experience.quality import Diversity, quality_of
+from ..experience.questions import UNKNOWN
 from ..experience.retirement import Standing
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
@@ -189,11 +191,12 @@ class ReplayPlanner:
         self.buffer.advance(step)
         idle = self.gate.check(step, epoch, len(self.buffer))
         wanted = 0
-        if idle is None and not self.buffer.num_replayable:
+        ready = self.buffer.ready()
+        if idle is None and not (ready != UNKNOWN).any():
             idle = self._why_empty(expired)
         if idle is None:
             wanted, idle = self._wanted(batch_size, epoch, generation)
-        drawn = self._draw(0 if idle else wanted, generation, step, score)
+        drawn = self._draw(0 if idle else wanted, generation, step, score, ready)
         if idle is None and wanted and not drawn.questions:
             idle = "none of the stored trajectories or their questions is eligible now"
         added = self.config.mixing == "added"
@@ -246,7 +249,7 @@ class ReplayPlanner:
             return []
         in_need = (outcomes == WRONG).any(axis=1) & ~(outcomes == RIGHT).any(axis=1)
         stored = (self.buffer.count[plan.questions] > 0) & ~self.buffer.retired[plan.questions]
-        stored &= ~np.array([self.buffer.rests(int(question)) for question in plan.questions], bool)
+        stored &= ~self.buffer.rests(plan.questions)
         groups = np.flatnonzero(in_need & stored)
         groups = groups[np.sort(np.unique(plan.questions[groups], return_index=True)[1])]  # each question once
         rng = generator_for(self.seed, plan.generation, RESCUE)
@@ -268,36 +271,38 @@ class ReplayPlanner:
             groups: one per group of the plan, in its order; fresh completions only, None where there were none.
         """
         seen = [group for group in groups if group is not None]
-        for group, question in zip(groups, plan.questions, strict=True):
-            if group is None:
-                continue
-            if group.question != question:
+        for group, question in zip(groups, plan.questions.tolist(), strict=True):
+            if group is not None and group.question != question:
                 raise ValueError(f"observe: group of question {group.question} where the plan has {question}")
-            self._observe(plan, group)
         self.gate.saw(sum(group.successes for group in seen), sum(group.scorable for group in seen))
-
-    def _observe(self, plan: StepPlan, group: Group) -> None:
-        question, buffer = group.question, self.buffer
+        if not seen:
+            return
+        rows = [(g.question, g.successes, g.scorable, g.outcomes.size, g.replayed) for g in seen]
+        questions, successes, scorable, completions, replayed = np.array(rows, np.int64).T
+        spread, replayed = np.array([g.spread for g in seen]), replayed.astype(bool)
         self.listener(
             Observed(
-                plan.generation, plan.step, question, group.successes, group.scorable, group.unscorable, group.replayed,
-                group.spread,
+                plan.generation, plan.step, questions, successes, scorable, completions - scorable, replayed, spread
             )
         )  # fmt: skip
-        buffer.observe(question, group.successes, group.scorable, group.spread)
-        if group.replayed and self.config.mixing == "prompt":
-            buffer.replayed(question, plan.step)
-        scorable = int(buffer.scorable[question])
-        accuracy = int(buffer.successes[question]) / scorable if scorable else np.nan
-        standing = Standing(question, group.successes, int(group.outcomes.size), accuracy, self.config)
-        if not buffer.retired[question] and self._retires(standing):
-            buffer.retire(question)
-            self.listener(Retired(plan.generation, plan.step, question))
+        self.buffer.questions.observe(questions, successes, scorable, spread)
+        self.buffer.questions.chosen(questions[replayed], plan.step)
+        self._retire(plan, questions, successes, completions)
+
+    def _retire(self, plan: StepPlan, questions: IntArray, successes: IntArray, completions: IntArray) -> None:
+        """Let questions retire that the rule says have been learned."""
+        accuracy = self.buffer.questions.accuracy(questions)
+        rows = zip(questions.tolist(), successes.tolist(), completions.tolist(), accuracy.tolist(), strict=True)
+        learned = np.array([bool(self._retires(Standing(*row, self.config))) for row in rows])
+        if (leaving := np.unique(questions[learned & ~self.buffer.retired[questions]])).size:
+            self.buffer.retire(leaving)
+            self.listener(Retired(plan.generation, plan.step, leaving))
 
     def learned(self, plan: StepPlan, lessons: Sequence[tuple[int, int, float, float]]) -> None:
         """What the loss said of the replayed trajectories of a generation: question, serial, mean log-ratio, ESS."""
-        for question, serial, log_ratio, ess in lessons:
-            self.listener(Learned(plan.generation, plan.step, question, serial, log_ratio, ess))
+        if lessons:
+            questions, serials, log_ratios, ess = (np.array(column) for column in zip(*lessons, strict=True))
+            self.listener(Learned(plan.generation, plan.step, questions, serials, log_ratios, ess))
 
     def wants(self, group: Group, correct: bool, finish_reason: str) -> bool:
         """Whether a completion of a group that could be scored would be stored (but for duplicates, and for its quality)."""
@@ -318,15 +323,20 @@ class ReplayPlanner:
             trajectories: those that were wanted; with an embedding where quality is used.
             groups: of this generation, for an admission rule that looks at them again with the quality.
         """
+        if self.config.logp_dtype != "float32":  # rounded at birth, so that what is read back later is the same
+            trajectories = [
+                replace(t, behaviour_logps=t.behaviour_logps.astype(self.config.logp_dtype)) for t in trajectories
+            ]
+        if self.diversity is None:
+            return len(trajectories) - self.buffer.admit(trajectories).count(None)
         by_question = {group.question: group for group in groups if group is not None}
         return sum(self._admit(trajectory, by_question.get(trajectory.question)) for trajectory in trajectories)
 
     def _admit(self, trajectory: Trajectory, group: Group | None) -> bool:
-        if self.config.logp_dtype != "float32":  # rounded at birth, so that what is read back later is the same
-            logps = trajectory.behaviour_logps.astype(self.config.logp_dtype)
-            trajectory = replace(trajectory, behaviour_logps=logps)
+        """Store a completion if its quality allows it."""
+        assert self.diversity is not None
         question, embedding = trajectory.question, trajectory.embedding
-        if self.diversity is not None and embedding is not None:
+        if embedding is not None:
             diversity = self.diversity.of(question, embedding)
             quality = quality_of(float(trajectory.correct), diversity, self.config.success_weight)
             trajectory = replace(trajectory, quality=quality)
@@ -337,12 +347,14 @@ class ReplayPlanner:
                 )
             ):  # fmt: skip
                 return False
-        return self.buffer.admit(trajectory) is not None
+        return self.buffer.admit([trajectory]) != [None]
 
     def _tell(self, event: Event) -> None:
         """What the buffer tells; whatever is stored counts among the previous rollouts of its question."""
-        if self.diversity is not None and isinstance(event, Admitted) and event.trajectory.embedding is not None:
-            self.diversity.add(event.trajectory.question, event.trajectory.embedding)
+        if self.diversity is not None and isinstance(event, Admitted):
+            for one in event.each():
+                if one.trajectory.embedding is not None:
+                    self.diversity.add(one.trajectory.question, one.trajectory.embedding)
         self.listener(event)
 
     # What it was ------------------------------------------------------------------------------------------------
@@ -392,13 +404,13 @@ class ReplayPlanner:
             return f"all over age: the last {expired} trajectories were older than max_age={self.config.max_age}"
         if resting := self.buffer.num_resting:
             return f"all replayable questions rest: {resting} within cooldown={self.config.cooldown}"
-        if self.config.mixing == "prompt" and self.config.max_uses and self.buffer.replays.any():
+        if self.config.mixing == "prompt" and self.config.max_uses and self.buffer.questions.replays.any():
             return f"no replayable question stored: those seen were replayed max_uses={self.config.max_uses} times or retired"
         return self._why_none_stored()
 
     def _why_none_stored(self) -> str:
         config, buffer, retired = self.config, self.buffer, self.buffer.num_retired
-        seen = buffer.scorable > 0
+        seen = buffer.questions.scorable > 0
         if not seen.any():
             return "no replayable question stored"
         if config.capacity == 0:
@@ -408,7 +420,7 @@ class ReplayPlanner:
         if buffer.next_serial:
             return "all evicted: what was stored has left (capacity, max_age, max_uses)"
         others = seen & ~buffer.retired
-        if right := int((others & (buffer.successes > 0)).sum()):
+        if right := int((others & (buffer.questions.successes > 0)).sum()):
             if config.store_truncated:
                 return f"none admitted: the rule {config.admission!r} took no completion of {right} questions with right ones"
             return f"all cut: what was right of {right} questions reached the length limit, and store_truncated=False"
@@ -425,11 +437,9 @@ class ReplayPlanner:
         if not retired.size:
             return 0
         n = max(1, share_of(retired.size, config.review_share))
-        for question in np.sort(
-            generator_for(self.seed, generation, REVIEW).choice(retired, n, replace=False)
-        ).tolist():
-            buffer.bring_back(question)
-            self.listener(Returned(generation, step, question))
+        returned = np.sort(generator_for(self.seed, generation, REVIEW).choice(retired, n, replace=False))
+        buffer.questions.bring_back(returned)
+        self.listener(Returned(generation, step, returned))
         return n
 
     def _left_the_stream(self) -> tuple[NDArray[np.bool_], int]:
@@ -438,7 +448,7 @@ class ReplayPlanner:
             return np.zeros(self.stream.num_questions, bool), 0
         return self.buffer.retired, self.buffer.num_retired
 
-    def _draw(self, n: int, generation: int, step: int, score: Scorer) -> _Drawn:
+    def _draw(self, n: int, generation: int, step: int, score: Scorer, ready: NDArray[Any]) -> _Drawn:
         """n questions and their trajectories; questions are drawn again in place of those that have to be refused."""
         config, buffer = self.config, self.buffer
         drawn, refused = _Drawn([], []), set[int]()
@@ -446,7 +456,7 @@ class ReplayPlanner:
             return drawn
         rng, rng_of_choice = (generator_for(self.seed, generation, purpose) for purpose in (QUESTIONS, TRAJECTORIES))
         if config.mixing == "prompt":
-            questions = draw_questions(buffer, n, config, rng, step)
+            questions = draw_questions(buffer, n, config, rng, step, None, ready)
             return _Drawn(questions, [[] for _ in questions])
         moment = "added" if config.mixing == "added" else "plan"
         count = 1 if config.mixing == "added" else min(config.replays_per_group, self.num_generations)
@@ -459,7 +469,7 @@ class ReplayPlanner:
                 return free if rule is None else free & rule(questions)
 
             questions = draw_questions(
-                buffer, n - len(drawn.questions), config, rng, step, eligible if taken else rule
+                buffer, n - len(drawn.questions), config, rng, step, eligible if taken else rule, ready
             )  # fmt: skip
             slots = choose(buffer, questions, step, config, rng_of_choice, score, moment, count)
             for question, found in zip(questions, slots, strict=True):
@@ -475,25 +485,22 @@ class ReplayPlanner:
 
     def _take(self, slots: Sequence[Sequence[int]], generation: int, step: int, moment: str) -> list[list[Choice]]:
         """The trajectories of slots, used from now on; each group of slots by itself, all read at once."""
-        trajectories = iter(self.buffer.get_many([slot for group in slots for slot in group]))
-        return [self._used(group, trajectories, generation, step, moment) for group in slots]
+        chosen = np.array([slot for group in slots for slot in group], np.int64)
+        if not len(chosen):
+            return [[] for _ in slots]
+        trajectories, records = self.buffer.get_many(chosen), self.buffer.index.records[chosen]
+        self._mark(chosen, records, generation, step, moment)
+        choices = map(Choice, records["serial"].tolist(), trajectories, records["uses"].tolist())
+        return [[next(choices) for _ in group] for group in slots]
 
-    def _used(
-        self, slots: Sequence[int], trajectories: Iterator[Trajectory], generation: int, step: int, moment: str
-    ) -> list[Choice]:
-        choices = []
-        buffer = self.buffer
-        for slot in slots:
-            trajectory = next(trajectories)
-            serial, entropy, uses = (buffer.column(name)[slot].item() for name in ("serial", "entropy", "uses"))
-            age, question = step - trajectory.step, trajectory.question
-            buffer.used(slot)
-            buffer.replayed(question, step)
-            self.listener(Replayed(generation, step, question, serial, moment, age, entropy))
-            choices.append(Choice(serial, trajectory, uses))
-            if self.config.max_uses and uses + 1 >= self.config.max_uses:
-                buffer.wear_out(slot)
-        return choices
+    def _mark(self, slots: IntArray, records: NDArray[Any], generation: int, step: int, moment: str) -> None:
+        """Count the use of trajectories; those leave that were used as often as is allowed."""
+        questions, serials, entropy = records["question"], records["serial"], records["entropy"].astype(np.float64)
+        self.buffer.used(slots)
+        self.buffer.questions.replayed(questions, step)
+        self.listener(Replayed(generation, step, questions, serials, moment, step - records["step"], entropy))
+        if self.config.max_uses:
+            self.buffer.wear_out(slots[records["uses"] + 1 >= self.config.max_uses])
 
 
 def share_of(batch_size: int, replay_share: float) -> int:

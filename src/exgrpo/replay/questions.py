@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..config import QUESTION_SAMPLERS, ReplayConfig
 from ..errors import ConfigurationError
-from ..experience.buffer import ExperienceBuffer
+from ..experience.buffer import ExperienceBuffer, sizes_of
+from ..experience.questions import UNKNOWN
 from ..experience.trajectory import FloatArray, IntArray
 from .answers import answer
 
@@ -172,19 +173,21 @@ def _log(weights: NDArray[Any]) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Pools:
-    """Strata, and how to get at their questions: those of a bucket of the buffer (`members` None), or of arrays."""
+class Pool:
+    """What is drawn from: the questions of one problem type, in strata.
+
+    Args:
+        strata: of the questions.
+        ready: bucket of each question that may be drawn, -1 for all others, (Q,).
+    """
 
     strata: Strata
-    kind: int
-    members: list[IntArray] | None
+    ready: NDArray[Any]
 
-    def at(self, stratum: int, places: IntArray) -> list[int]:
-        inside = self.members
-        found: list[int] = (
-            self.strata.buffer.questions_in(stratum, places, self.kind) if inside is None else inside[stratum][places]
-        ).tolist()
-        return found
+    def members(self, stratum: int) -> IntArray:
+        """Questions of a stratum, in the order of their numbers."""
+        questions = self.strata.questions
+        return np.flatnonzero(self.ready == stratum) if questions is None else questions[stratum : stratum + 1]
 
 
 def draw_questions(
@@ -194,6 +197,7 @@ def draw_questions(
     rng: np.random.Generator,
     step: int = 0,
     eligible: Eligible | None = None,
+    ready: NDArray[Any] | None = None,
 ) -> list[int]:
     """n different replayable questions, or as many as there are, in random order; inside a stratum uniform without
     replacement.
@@ -204,10 +208,11 @@ def draw_questions(
         config: which sampler, and its options.
         rng: of this draw.
         step: optimizer steps done.
-        eligible: only these; time then grows with the pool.
+        eligible: only these.
+        ready: what `buffer.ready` answers now, where the caller knows.
     """
     sampler = sampler_named(config.question_choice)
-    pools = [pools_of(buffer, kind, sampler, config, step, eligible) for kind in range(buffer.num_types)]
+    pools = pools_of(buffer, sampler, config, step, eligible, ready)
     weights = [np.where(p.strata.sizes > 0, sampler.weights(p.strata), np.nan) for p in pools]
     rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
     available = np.array([room.sum() for room in rooms], np.int64)
@@ -215,47 +220,81 @@ def draw_questions(
     by_kind = [n] if len(pools) == 1 else rng.multivariate_hypergeometric(available, n).tolist()
     drawn: list[int] = []
     for pool, log_weights, room, wanted in zip(pools, weights, rooms, by_kind, strict=True):
-        if sampler.alike:
-            counts: NDArray[Any] = draw_alike(wanted, log_weights, room, rng)
-        elif sampler.per_question:
-            counts = draw_single(wanted, log_weights, room, rng)
+        if sampler.per_question:
+            assert pool.strata.questions is not None
+            drawn += draw_single(pool.strata.questions, wanted, log_weights, room, rng)
         else:
-            counts = draw_counts(wanted, log_weights, room, rng)
-        for stratum in np.flatnonzero(counts):
-            places = rng.choice(int(room[stratum]), int(counts[stratum]), replace=False, shuffle=False)
-            drawn += pool.at(int(stratum), places)
+            counts = (draw_alike if sampler.alike else draw_counts)(wanted, log_weights, room, rng)
+            for stratum in np.flatnonzero(counts).tolist():
+                drawn += draw_members(pool.ready, stratum, int(room[stratum]), int(counts[stratum]), rng)
     rng.shuffle(drawn)
+    return drawn
+
+
+def draw_members(ready: NDArray[Any], bucket: int, size: int, n: int, rng: np.random.Generator) -> list[int]:
+    """n different questions of a bucket, every set of n alike.
+
+    Questions are guessed while a few guesses do, so that a small draw from a large pool need not list the bucket: of numbers
+    drawn alike, those of the bucket that are not there yet are members drawn alike.
+
+    Args:
+        ready: bucket of each question, (Q,).
+        bucket: which.
+        size: how many questions it holds.
+        n: how many are drawn, at most `size`.
+    """
+    guesses = 4 * n * (len(ready) // size + 1)
+    if 2 * n <= size and guesses < len(ready) // 16:
+        numbers = rng.integers(len(ready), size=guesses)
+        found = list(dict.fromkeys(numbers[ready[numbers] == bucket].tolist()))
+        if len(found) >= n:
+            return found[:n]
+    members = np.flatnonzero(ready == bucket)
+    drawn: list[int] = members[rng.choice(size, n, replace=False, shuffle=False)].tolist()
     return drawn
 
 
 def pools_of(
     buffer: ExperienceBuffer,
-    kind: int,
+    sampler: QuestionSampler,
+    config: ReplayConfig,
+    step: int,
+    eligible: Eligible | None = None,
+    ready: NDArray[Any] | None = None,
+) -> list[Pool]:
+    """What is drawn from, of each problem type."""
+    ready = buffer.ready() if ready is None else ready
+    if buffer.num_types == 1:
+        return [_pool_of(buffer, sampler, config, step, eligible, ready)]
+    by_kind = (np.where(buffer.types == kind, ready, UNKNOWN) for kind in range(buffer.num_types))
+    return [_pool_of(buffer, sampler, config, step, eligible, mine) for mine in by_kind]
+
+
+def _pool_of(
+    buffer: ExperienceBuffer,
     sampler: QuestionSampler,
     config: ReplayConfig,
     step: int,
     eligible: Eligible | None,
-) -> Pools:
-    resolution = buffer.resolution
-    if eligible is None and config.difficulty != "spread" and not sampler.per_question:
-        accuracy = np.arange(resolution + 1) / resolution
-        return Pools(Strata(accuracy, buffer.bucket_sizes(kind), config, buffer, None, step), kind, None)
-    questions = buffer.replayable(kind)
-    if config.difficulty == "spread":
-        values = scaled(buffer.spread[questions])
-        bucket = np.floor(np.nan_to_num(values) * resolution + 0.5).astype(np.int64)
-    else:
-        values, bucket = buffer.accuracy(questions), buffer.buckets(questions)
-    known = ~np.isnan(values)
+    ready: NDArray[Any],
+) -> Pool:
+    resolution, spreads = buffer.resolution, config.difficulty == "spread"
+    if spreads:
+        known = np.flatnonzero(ready != UNKNOWN)
+        ready, values = np.full_like(ready, UNKNOWN), np.full(len(ready), np.nan)
+        values[known] = scaled(buffer.questions.spread[known])
+        known = known[~np.isnan(values[known])]
+        ready[known] = np.floor(values[known] * resolution + 0.5)
     if eligible is not None:
-        known &= eligible(questions)
-    questions, values, bucket = questions[known], values[known], bucket[known]
+        questions = np.flatnonzero(ready != UNKNOWN)
+        ready = ready.copy()
+        ready[questions[~eligible(questions)]] = UNKNOWN
     if sampler.per_question:
-        strata = Strata(values, np.ones(len(questions), np.int64), config, buffer, questions, step)
-        return Pools(strata, kind, [questions[i : i + 1] for i in range(len(questions))])
-    members: list[IntArray] = [questions[bucket == b] for b in range(resolution + 1)]
-    sizes = np.array([len(group) for group in members], np.int64)
-    return Pools(Strata(np.arange(resolution + 1) / resolution, sizes, config, buffer, None, step), kind, members)
+        questions = np.flatnonzero(ready != UNKNOWN)
+        accuracy = values[questions] if spreads else buffer.questions.accuracy(questions)
+        return Pool(Strata(accuracy, np.ones(len(questions), np.int64), config, buffer, questions, step), ready)
+    accuracy = np.arange(resolution + 1) / resolution
+    return Pool(Strata(accuracy, sizes_of(ready, resolution), config, buffer, None, step), ready)
 
 
 def scaled(spread: FloatArray) -> FloatArray:
@@ -308,14 +347,12 @@ def draw_alike(n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np
 
 
 def draw_single(
-    n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Which n strata of one question each: one after the other in proportion to their weights, without replacement (the n
-    largest of log-weight plus Gumbel noise); those of weight 0 last."""
+    questions: IntArray, n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator
+) -> list[int]:
+    """n of some questions: one after the other in proportion to their weights, without replacement (the n largest of
+    log-weight plus Gumbel noise); those of weight 0 last, those without room never."""
     keys = rng.gumbel(size=len(log_weights))
     last = ~np.isfinite(log_weights)
     keys = np.where(last, keys, keys + np.where(last, 0.0, log_weights))
-    order = np.lexsort((-keys, last, room == 0))
-    counts = np.zeros_like(room)
-    counts[order[:n]] = 1
-    return counts
+    drawn: list[int] = questions[np.lexsort((-keys, last, room == 0))[:n]].tolist()
+    return drawn

@@ -190,22 +190,20 @@ def choose(
         to_measure = competing & (stale(candidates) | np.isnan(candidates.entropy))
         if not config.max_drift:
             to_measure &= competing.sum(1, keepdims=True) > count
-        if slots := candidates.slots[to_measure].tolist():
+        if len(slots := candidates.slots[to_measure]):
             buffer.measured(slots, score(buffer.get_many(slots)), step)
         candidates = replace(candidates, held=competing)
         if config.max_drift:
             candidates = replace(candidates, held=competing & (candidates.drift <= config.max_drift))
         keys = _known(candidates, choice.keys(candidates), np.inf) if choice.measured else keys
     order = np.lexsort((keys, ~candidates.held), axis=1)[:, :count]
-    return [
-        [int(candidates.slots[row, place]) for place in places if candidates.held[row, place]]
-        for row, places in enumerate(order)
-    ]
+    best, held = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.held))
+    return [[slot for slot, is_held in zip(*row, strict=True) if is_held] for row in zip(best, held, strict=True)]
 
 
 def _known(candidates: Candidates, keys: FloatArray, unknown: float) -> FloatArray:
     """Keys with a value for what is not known, and the highest for what is not held."""
-    return np.where(candidates.held, np.nan_to_num(keys, nan=unknown, posinf=np.inf, neginf=-np.inf), np.inf)
+    return np.where(candidates.held, np.where(np.isnan(keys), unknown, keys), np.inf)
 
 
 def _first(keys: FloatArray, n: int | None) -> NDArray[np.bool_]:

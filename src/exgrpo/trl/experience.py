@@ -32,6 +32,7 @@ from ..experience.log.connection import WriterLock, put_in_place
 from ..experience.log.filesystem import is_shared
 from ..experience.log.gather import committing
 from ..experience.quality import Diversity, embed
+from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..replay import Choice, FreshStream, ReplayPlanner
 from . import origin as origins
@@ -150,7 +151,7 @@ class ExperienceKeeper:
         opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts, ahead))
         if not self.accelerator.is_main_process:
             if opened.index is not None:
-                planner.buffer.restore(opened.index)
+                restore(planner.buffer, opened.index)
             planner.restore(opened.state)
             planner.diversity = opened.diversity
         self._started, self._failed, self._is_ahead = True, False, False
@@ -215,7 +216,7 @@ class ExperienceKeeper:
         self.commit(planner)
         shared = self.accelerator.num_processes > 1
         return Opened(
-            planner.buffer.snapshot() if shared else None,
+            snapshot_of(planner.buffer) if shared else None,
             self._state(planner),
             choices,
             planner.diversity if shared else None,
@@ -336,7 +337,7 @@ class ExperienceKeeper:
         """Write down what happened; on the main process."""
         if self.log is None:
             return None
-        snapshot = planner.buffer.snapshot() if checkpoint else None
+        snapshot = snapshot_of(planner.buffer) if checkpoint else None
         self._has_begun, self._all_is_written = True, False
         self.position = self.log.commit(self._state(planner), checkpoint, snapshot)
         self._all_is_written = True

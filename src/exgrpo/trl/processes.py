@@ -53,9 +53,9 @@ class SharedStore:
         self._accelerator = accelerator
         self._inner = inner
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
         if self._inner is not None:
-            self._inner.put(serial, trajectory)
+            self._inner.put_many(serials, trajectories)
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         if not len(serials):
@@ -66,6 +66,6 @@ class SharedStore:
         assert self._inner is not None
         return self._inner.get_many(serials)
 
-    def drop(self, serial: int) -> None:
+    def drop_many(self, serials: Sequence[int]) -> None:
         if self._inner is not None:
-            self._inner.drop(serial)
+            self._inner.drop_many(serials)

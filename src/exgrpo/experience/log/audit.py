@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DamagedLogError, ExperienceLogError
+from ..replayed import snapshot_of
 from ..trajectory import IntArray
 from . import schema
 from .connection import connect, explained
@@ -329,9 +330,7 @@ class _Audit:
             if seq != position.seq:
                 self.add("snapshot", position.seq, "cannot be found")
                 return
-            sizes = {reader.origin_of(span.branch).num_generations for span in lineage}
             buffer = empty_buffer(reader, position)
-            in_order = len(sizes) == 1 and not buffer.config.by_problem_type
             try:
                 rebuild(reader, buffer, position, use_snapshot=False)
             except ExperienceLogError as error:
@@ -340,7 +339,7 @@ class _Audit:
                 return
             try:
                 found = translated(arrays, buffer.num_questions)
-                different = differences(found, buffer.snapshot(), in_order)
+                different = differences(found, snapshot_of(buffer))
             except (IndexError, ValueError, KeyError) as error:
                 self.add("snapshot", position.seq, f"does not fit the questions of the log ({error})")
                 return

@@ -78,9 +78,10 @@ class Commit:
 
     def _write_kept(self, connection: sqlite3.Connection, logp_dtype: np.dtype[Any]) -> None:
         rows, tokens, embeddings = [], [], []
-        for kept in self.kept:
+        stored = Stored.of(np.array([kept.serial for kept in self.kept]), [kept.trajectory for kept in self.kept])
+        for kept, one in zip(self.kept, stored.each(), strict=True):
             number, trajectory = kept.number, kept.trajectory
-            row = _row_of(kept)
+            row = _row_of(kept, one)
             rows.append((*row, schema.checksum("trajectory", row)))
             ids = trajectory.completion_ids.astype("<i4").tobytes()
             logps = trajectory.behaviour_logps.astype(logp_dtype).tobytes()
@@ -93,8 +94,8 @@ class Commit:
         connection.executemany("INSERT INTO embedding VALUES (?, ?, ?)", embeddings)
 
 
-def _row_of(kept: Kept) -> tuple[Any, ...]:
-    trajectory, stored = kept.trajectory, Stored.of(kept.serial, kept.trajectory)
+def _row_of(kept: Kept, stored: Stored) -> tuple[Any, ...]:
+    trajectory = kept.trajectory
     rewards = json.dumps([null(reward) for reward in trajectory.rewards.tolist()])
     dimension = 0 if trajectory.embedding is None else len(trajectory.embedding)
     return (

@@ -129,7 +129,7 @@ def _file(pq: Any, path: Path) -> Iterator[Any]:
             yield file
     except (ExperienceLogError, TrajectoryError):
         raise
-    except (OSError, ValueError) as error:  # those of pyarrow are among them
+    except (OSError, ValueError, NotImplementedError) as error:  # those of pyarrow are among them
         raise _not_as_it_must_be(path, f"it cannot be read ({error})") from error
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ...errors import ExperienceLogError
 from ..buffer import ExperienceBuffer
+from ..replayed import snapshot_of
 from .connection import damaged, put_in_place
 from .exported import read_export
 from .facts import Origin, PlannerState, QuestionFacts, name_of
 from .inherit import Inherited, KnownTrajectory, Source, inherit, source_of
 from .reader import LogReader
 from .rebuild import rebuild
-from .snapshot import config_of, snapshot_of
+from .snapshot import config_of
 from .writer import LogWriter
 
 TOKENS_PER_COMMIT = 4_000_000

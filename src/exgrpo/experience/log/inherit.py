@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from operator import attrgetter
 
 import numpy as np
@@ -112,8 +113,8 @@ def source_of(reader: LogReader, position: Position | None = None, skip_damaged:
     questions = [
         KnownQuestion(
             facts[n],
-            int(buffer.successes[n]),
-            int(buffer.scorable[n]),
+            int(buffer.questions.successes[n]),
+            int(buffer.questions.scorable[n]),
             *seen.get(n, (0, None)),
             retired=bool(buffer.retired[n]),
         )
@@ -222,17 +223,23 @@ def inherit(
     before, admitted, touched = len(buffer), 0, set[int]()
     for chunk in _chunks(source.trajectories):
         matching = _matching(chunk, matches, step - source.end, origin, report)
+        fitting = []
         for known in _with_rewards(matching, origin, rescore, report):
             if bounds is not None and (reason := bounds.left_out(known)) is not None:
                 report.left_out[reason] += 1
-                continue
-            with log.origin_of_others(known.origin):
-                if buffer.admit(known.trajectory) is None:
-                    report.left_out["already stored"] += 1
-                else:
-                    admitted += 1
-                    stored(known.trajectory)
-                    touched.add(known.trajectory.question)
+            else:
+                fitting.append(known)
+        for made_by, group in groupby(fitting, attrgetter("origin")):
+            trajectories = [known.trajectory for known in group]
+            with log.origin_of_others(made_by):
+                serials = buffer.admit(trajectories)
+            new = [t for t, serial in zip(trajectories, serials, strict=True) if serial is not None]
+            if repeated := len(trajectories) - len(new):
+                report.left_out["already stored"] += repeated
+            admitted += len(new)
+            touched.update(t.question for t in new)
+            for trajectory in new:
+                stored(trajectory)
     report.taken, report.questions = len(buffer) - before, int((buffer.count[sorted(touched)] > 0).sum())
     if lost := admitted - report.taken:
         report.left_out["pushed out by newer ones, over the capacity"] = lost

@@ -182,10 +182,10 @@ class _Held:
             for question, step, spread, scorable in self._reader.rows(sql, (span.branch, span.last)):
                 seen[question] = (step, spread) if scorable else seen.get(question, unknown)
         for question in sorted(seen):
-            scorable = int(self._buffer.scorable[question])
+            scorable = int(self._buffer.questions.scorable[question])
             yield {
                 **vars(self._facts[question]),
-                "successes": int(self._buffer.successes[question]) if scorable else None,
+                "successes": int(self._buffer.questions.successes[question]) if scorable else None,
                 "scorable": scorable,
                 "observed_at": seen[question][0],
                 "retired": bool(self._buffer.retired[question]),

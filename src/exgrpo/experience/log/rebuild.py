@@ -1,18 +1,25 @@
 """The buffer is what follows from the log up to a position."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..buffer import ExperienceBuffer
-from ..events import Event, Learned
+from ..events import Event, Evicted, Planned, Stored
+from ..replayed import apply, restore
 from ..store import TrajectoryStore
 from .connection import damaged
 from .facts import PlannerState, Position
 from .reader import LogReader
-from .snapshot import NONE, config_of, regime, translated
+from .snapshot import NONE, config_of, translated, window_of
+
+SHARED = ("generation", "step", "moment")
+"""Fields that are the same of all to whom an event happened, but for the steps of what was stored."""
+LONGEST_RUN = 4096
 
 
 def rebuild(
@@ -43,27 +50,19 @@ def rebuild(
         return PlannerState()
     lineage = reader.lineage(position)
     after = next_serial = 0
-    origins = {span.branch: reader.origin_of(span.branch) for span in lineage}
-    alike = [span for span in lineage if regime(config_of(origins[span.branch])) == regime(buffer.config)]
+    wanted = window_of(buffer.config)
+    alike = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
     if use_snapshot and (found := reader.snapshot(alike)) is not None:
         after, arrays = found
-        buffer.restore(translated(arrays, buffer.num_questions, indices))
+        restore(buffer, translated(arrays, buffer.num_questions, indices))
         next_serial = buffer.next_serial
-    before = None
-    for span in lineage:
-        k = origins[span.branch].num_generations
-        if before is not None and k != before and span.first > after:
-            buffer.reorder()  # as the run did that went on with another K
-        before = k
-        for seq, event in reader.events([span], after, next_serial):
-            if isinstance(event, Learned):
-                continue
-            try:
-                buffer.apply(event if indices is None else _with_index(event, indices))
-            except (ValueError, IndexError) as error:
-                raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
-    if before != buffer.num_generations:
-        buffer.reorder()
+    for run in _runs(reader.events(lineage, after, next_serial)):
+        try:
+            for event in _as_few([event for _, event in run]):
+                apply(buffer, _with_index(event, indices))
+        except (ValueError, IndexError) as error:
+            _apply_each(reader, buffer, run, indices)  # to tell which
+            raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
     state = replace(reader.state(position), recent=reader.recent(lineage, buffer.config.start_completions))
     if indices is not None:
         state = replace(state, deferred=tuple(int(indices[number]) for number in state.deferred))
@@ -85,11 +84,56 @@ def empty_buffer(
     return ExperienceBuffer(size_of(reader), max(1, origin.num_generations), config_of(origin), store)
 
 
-def _with_index(event: Any, indices: NDArray[np.int32]) -> Event:
-    if not hasattr(event, "question"):
+def _runs(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event]]]:
+    """Cut events, with their numbers, into runs that can be one event: alike in all that is not said of each. Trajectories
+    that came and that left are one run: all may come before any leaves."""
+
+    def likeness(item: tuple[int, Event]) -> tuple[Any, ...]:
+        event = item[1]
+        if isinstance(event, (Stored, Evicted)):
+            return (Stored,)
+        return type(event), item[0] if isinstance(event, Planned) else 0, *(getattr(event, name, 0) for name in SHARED)
+
+    for _, run in groupby(events, likeness):
+        while chunk := list(islice(run, LONGEST_RUN)):
+            yield chunk
+
+
+def _as_few(events: Sequence[Event]) -> list[Event]:
+    """Make one event of a run, or two where trajectories came and left."""
+    came = [event for event in events if not isinstance(event, Evicted)]
+    left = [event for event in events if isinstance(event, Evicted)]
+    return [_as_one(some) for some in (came, left) if some]
+
+
+def _as_one(events: Sequence[Event]) -> Event:
+    """Make one event of many out of events that are alike."""
+    first = events[0]
+    if len(events) == 1:
+        return first
+    fields: dict[str, Any] = dict(vars(first))
+    for name in fields:
+        if name not in SHARED or isinstance(first, Stored):
+            values = [getattr(event, name) for event in events]
+            fields[name] = tuple(values) if name == "reason" else np.array(values, "u8" if name == "digest" else None)
+    return type(first)(**fields)
+
+
+def _apply_each(
+    reader: LogReader, buffer: ExperienceBuffer, run: Sequence[tuple[int, Event]], indices: NDArray[np.int32] | None
+) -> None:
+    for seq, event in run:
+        try:
+            apply(buffer, _with_index(event, indices))
+        except (ValueError, IndexError) as error:
+            raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
+
+
+def _with_index(event: Any, indices: NDArray[np.int32] | None) -> Event:
+    if indices is None or not hasattr(event, "question"):
         return event  # type: ignore[no-any-return]
-    index = int(indices[event.question])
-    if index == NONE:
-        raise ValueError(f"question {event.question} is not among the questions of this run")
-    here: Event = replace(event, question=index)
-    return here
+    questions = np.atleast_1d(event.question)
+    here = indices[questions]
+    if (unknown := questions[here == NONE]).size:
+        raise ValueError(f"question {unknown[0]} is not among the questions of this run")
+    return replace(event, question=here)  # type: ignore[no-any-return]

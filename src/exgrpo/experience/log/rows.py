@@ -1,8 +1,11 @@
 """Events as rows of their tables, and back. NaN is NULL there, and a negative zero is none."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
+
+import numpy as np
 
 from ..events import (
     Event,
@@ -29,44 +32,53 @@ class Numbering(Protocol):
     def id_of(self, serial: int) -> int: ...
 
 
-def row_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, tuple[Any, ...]] | None:
-    """The table of an event and its values from the column after `branch` on; None for `Began`, `Admitted` and `Stored`.
+_TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        Planned: ("generation", ("generation", "step", "questions", "replayed", "refilled", "idle")),
+        Observed: (
+            "observation",
+            ("generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "spread"),
+        ),
+        Replayed: ("replay", ("generation", "step", "question", "serial", "moment", "age", "entropy")),
+        Learned: ("learning", ("generation", "step", "question", "serial", "log_ratio", "ess")),
+        Measured: (
+            "measurement",
+            ("step", "question", "serial", "entropy", "nll", "confidence", "confidence_variance", "drift"),
+        ),
+        Retired: ("retirement", ("generation", "step", "question", "kind")),
+        Returned: ("retirement", ("generation", "step", "question", "kind")),
+        Evicted: ("eviction", ("generation", "step", "question", "serial", "reason")),
+    }
+)
+"""Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
+_NUMBERS = {"spread", "entropy", "log_ratio", "ess", "nll", "confidence", "confidence_variance", "drift"}
+
+
+def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, Iterator[tuple[Any, ...]]]:
+    """The table of an event, and the values of its rows from the column after `branch` on.
 
     Args:
-        event: what happened.
+        event: what happened, once or to many; not `Admitted` or `Stored`.
         log: gives numbers.
         generation, step: now, for events that do not say.
     """
-    if isinstance(event, Planned):
-        return "generation", (
-            event.generation, event.step, event.questions, event.replayed, event.refilled, event.idle,
-        )  # fmt: skip
-    if isinstance(event, Observed):
-        return "observation", (
-            event.generation, event.step, log.number_of(event.question), event.successes, event.scorable, event.unscorable,
-            int(event.replayed), null(event.spread),
-        )  # fmt: skip
-    if isinstance(event, Replayed):
-        return "replay", (
-            event.generation, event.step, log.number_of(event.question), log.id_of(event.serial), event.moment, event.age,
-            null(event.entropy),
-        )  # fmt: skip
-    if isinstance(event, Learned):
-        return "learning", (
-            event.generation, event.step, log.number_of(event.question), log.id_of(event.serial), null(event.log_ratio),
-            null(event.ess),
-        )  # fmt: skip
-    if isinstance(event, Measured):
-        scores = (event.entropy, event.nll, event.confidence, event.confidence_variance, event.drift)
-        return "measurement", (
-            event.step, log.number_of(event.question), log.id_of(event.serial), *map(null, scores),
-        )  # fmt: skip
-    if isinstance(event, (Retired, Returned)):
-        kind = "left" if isinstance(event, Retired) else "returned"
-        return "retirement", (event.generation, event.step, log.number_of(event.question), kind)
-    if isinstance(event, Evicted):
-        return "eviction", (generation, step, log.number_of(event.question), log.id_of(event.serial), event.reason)
-    return None
+    table, names = _TABLES[type(event)]
+    kind = "returned" if isinstance(event, Returned) else "left"
+    given: dict[str, Any] = {"generation": generation, "step": step, "kind": kind} | vars(event)
+    n = np.size(given.get("question", 0))
+    return table, zip(*(_values(name, given[name], n, log) for name in names), strict=True)
+
+
+def _values(name: str, given: Any, n: int, log: Numbering) -> Sequence[Any]:
+    """A column of n values as a log holds them."""
+    many = given.tolist() if isinstance(given, np.ndarray) else given if isinstance(given, tuple) else [given] * n
+    if name == "question":
+        return [log.number_of(question) for question in many]
+    if name == "serial":
+        return [log.id_of(serial) for serial in many]
+    if name in _NUMBERS:
+        return [null(value) for value in many]
+    return [int(value) for value in many] if name == "replayed" else many
 
 
 def scores_of(stored: Stored) -> tuple[Any, ...]:

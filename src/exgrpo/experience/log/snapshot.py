@@ -1,7 +1,7 @@
 """Snapshots of the index: as bytes of a log, whose numbers of questions they carry, and as arrays of a buffer.
 
-An index depends on some options of its run beside the events (`regime`): under others, the snapshot of a run is not what
-follows from its events.
+Where difficulty is over a window, an index depends on its size beside the events: under another one, the snapshot of a run
+is not what follows from its events.
 """
 
 import io
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ...config import ReplayConfig
 from ...errors import ConfigurationError
-from ..buffer import SNAPSHOT_BY_QUESTION, SNAPSHOT_FILL, SNAPSHOT_OF_QUESTIONS, ExperienceBuffer
+from ..replayed import BY_QUESTION, FILL, OF_QUESTIONS
 from .facts import Origin
 
 NONE = -1
 OPTIONS = ("mixing", "difficulty", "difficulty_window", "max_uses", "cooldown", "by_problem_type")
-"""What an index depends on beside events and K; all else only decides what happens."""
+"""What a buffer needs to know to say which questions can be replayed; all else only decides what happens."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -33,8 +33,8 @@ def packed(snapshot: Arrays, numbers: NDArray[np.int32]) -> bytes:
     """
     seen = np.flatnonzero(numbers != NONE)
     arrays = dict(snapshot) | {"seen": numbers[seen]}
-    arrays |= {name: arrays[name][seen] for name in SNAPSHOT_BY_QUESTION}
-    arrays |= {name: numbers[arrays[name]] for name in SNAPSHOT_OF_QUESTIONS}
+    arrays |= {name: arrays[name][seen] for name in BY_QUESTION}
+    arrays |= {name: numbers[arrays[name]] for name in OF_QUESTIONS}
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return file.getvalue()
@@ -57,23 +57,23 @@ def translated(arrays: Arrays, num_questions: int, indices: NDArray[np.int32] | 
     found = dict(arrays)
     seen = found.pop("seen")
     seen = seen if indices is None else indices[seen]
-    for name in SNAPSHOT_BY_QUESTION:
+    for name in BY_QUESTION:
         rows = found[name]
-        found[name] = np.full((num_questions, *rows.shape[1:]), SNAPSHOT_FILL.get(name, 0), rows.dtype)
+        found[name] = np.full((num_questions, *rows.shape[1:]), FILL.get(name, 0), rows.dtype)
         found[name][seen] = rows
     if indices is not None:
-        found |= {name: indices[found[name]] for name in SNAPSHOT_OF_QUESTIONS}
+        found |= {name: indices[found[name]] for name in OF_QUESTIONS}
     return found
 
 
-def differences(found: Arrays, wanted: Arrays, in_order: bool) -> list[str]:
-    """In which arrays two snapshots differ, as a buffer makes them; the members of buckets may be in another order where
-    `in_order` does not say otherwise."""
+def differences(found: Arrays, wanted: Arrays) -> list[str]:
+    """In which arrays a snapshot differs from the one that a buffer makes. Those of 0.2.0, which held `pools` too, counted
+    replays otherwise."""
     different = []
     for name, array in wanted.items():
         other = found.get(name)
-        if other is not None and name == "pools" and not in_order:
-            array, other = np.sort(array), np.sort(other)
+        if name == "replays" and "pools" in found:
+            continue
         equal_nan = array.dtype.kind == "f"
         if other is None or other.shape != array.shape or not np.array_equal(other, array, equal_nan=equal_nan):
             different.append(name)
@@ -89,19 +89,11 @@ def config_of(origin: Origin) -> ReplayConfig:
         return ReplayConfig(capacity=0)
 
 
-def regime(config: ReplayConfig) -> tuple[Any, ...]:
-    """What must be equal of two runs so that one can use the snapshots of the other."""
-    window = config.difficulty_window if config.difficulty == "window" else 0
-    is_prompt = config.mixing == "prompt"
-    return window, is_prompt, config.max_uses * is_prompt, config.cooldown, config.by_problem_type
-
-
-def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]] | None:
-    """Of a buffer in which something was rebuilt without its run; None where the run's order within buckets is not known,
-    because it keeps them for each problem type."""
-    return None if buffer.config.by_problem_type else buffer.snapshot()
+def window_of(config: ReplayConfig) -> int:
+    """What must be equal of two runs so that one can use the snapshots of the other: of a window, its size."""
+    return config.difficulty_window if config.difficulty == "window" else 0
 
 
 __all__ = [
-    "NONE", "OPTIONS", "config_of", "differences", "packed", "regime", "snapshot_of", "translated", "unpacked",
+    "NONE", "OPTIONS", "config_of", "differences", "packed", "translated", "unpacked", "window_of",
 ]  # fmt: skip

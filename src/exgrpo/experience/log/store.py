@@ -34,7 +34,7 @@ class StoredTrajectories:
         span = self._lineage[bisect_right(self._first_serials, serial) - 1]
         return span.branch << schema.SERIAL_BITS | serial
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
         raise TypeError("this store only reads")
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
@@ -55,6 +55,7 @@ class StoredTrajectories:
             _, forgotten = self._cache.popitem(last=False)
             self._cached_tokens -= len(forgotten)
 
-    def drop(self, serial: int) -> None:
-        if (trajectory := self._cache.pop(serial, None)) is not None:
-            self._cached_tokens -= len(trajectory)
+    def drop_many(self, serials: Sequence[int]) -> None:
+        for serial in serials:
+            if (trajectory := self._cache.pop(serial, None)) is not None:
+                self._cached_tokens -= len(trajectory)

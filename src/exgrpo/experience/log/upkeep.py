@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import ExperienceLogError
 from ..buffer import ExperienceBuffer
+from ..replayed import snapshot_of
 from . import schema
 from .audit import Finding, checkpoints_beside, verify
 from .connection import WriterLock, connect, explained, now
@@ -15,7 +16,7 @@ from .facts import Position, Span
 from .gather import Gathered, ListedQuestions, import_folder, merge
 from .reader import LogReader
 from .rebuild import empty_buffer, rebuild
-from .snapshot import config_of, snapshot_of
+from .snapshot import config_of
 from .writer import LogWriter
 
 PATIENCE_MS = 3000

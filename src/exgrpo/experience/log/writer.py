@@ -26,7 +26,7 @@ from .commits import Commit, Kept
 from .connection import WriterLock, connect, create, explained, now, synchronous_of
 from .facts import Branch, Origin, PlannerState, Position, Questions, Span
 from .reader import LogReader
-from .rows import row_of
+from .rows import rows_of
 from .snapshot import NONE, packed
 from .store import StoredTrajectories
 
@@ -204,10 +204,14 @@ class LogWriter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Began | Planned):
             self._generation, self._step = event.generation, event.step
+        if isinstance(event, Began):
+            return
         if isinstance(event, Admitted):
-            self._add_trajectory(event.serial, event.trajectory)
-        elif (row := row_of(event, self, self._generation, self._step)) is not None:
-            table, values = row
+            for one in event.each():
+                self._add_trajectory(one.serial, one.trajectory)
+            return
+        table, rows = rows_of(event, self, self._generation, self._step)
+        for values in rows:
             self._add(table, *values)
 
     def _add(self, table: str, *values: Any) -> None:
@@ -241,15 +245,16 @@ class LogWriter:
 
     # As a store -------------------------------------------------------------------------------------------------
 
-    def put(self, serial: int, trajectory: Trajectory) -> None:
-        """Its `Admitted` event brings it into the log; kept at hand meanwhile."""
-        self._stored.remember(serial, trajectory)
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        """Keep trajectories at hand until their `Admitted` event brings them into the log."""
+        for serial, trajectory in zip(serials, trajectories, strict=True):
+            self._stored.remember(serial, trajectory)
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         return [self._unwritten.get(serial) or self._stored.get(serial) for serial in serials]
 
-    def drop(self, serial: int) -> None:
-        self._stored.drop(serial)
+    def drop_many(self, serials: Sequence[int]) -> None:
+        self._stored.drop_many(serials)
 
     @property
     def waits(self) -> bool:

@@ -1,0 +1,116 @@
+"""A buffer from its history: from the events it told of, or from what it was at some moment."""
+
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .buffer import ExperienceBuffer
+from .difficulty import buckets_of
+from .events import (
+    Admitted,
+    Event,
+    Evicted,
+    Measured,
+    Observed,
+    Planned,
+    Replayed,
+    Retired,
+    Returned,
+    Stored,
+)  # fmt: skip
+from .questions import NEVER
+
+BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread")
+"""Arrays of a snapshot with one row for each question."""
+OF_QUESTIONS = ("question", "window_question")
+"""Arrays of a snapshot that hold question numbers."""
+FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "spread": float("nan")})
+"""What stands in an array by question where a question was never seen; 0 elsewhere."""
+
+
+def apply(buffer: ExperienceBuffer, event: Event) -> None:
+    """Let happen again what happened once; tell no one, and leave the store alone.
+
+    Raises:
+        ValueError: it cannot have happened to this buffer.
+    """
+    stats, index = buffer.questions, buffer.index
+    if isinstance(event, Planned):
+        buffer.advance(event.step)
+    elif isinstance(event, Observed):
+        questions, replayed = np.atleast_1d(event.question), np.atleast_1d(event.replayed)
+        stats.observe(questions, *map(np.atleast_1d, (event.successes, event.scorable, event.spread)))
+        stats.chosen(questions[replayed], event.step)
+    elif isinstance(event, Admitted):
+        trajectories = event.trajectory if isinstance(event.trajectory, tuple) else (event.trajectory,)
+        index.insert(Stored.of(np.atleast_1d(event.serial), trajectories))
+    elif isinstance(event, Stored):
+        index.insert(Stored(**{name: np.atleast_1d(value) for name, value in vars(event).items()}))
+    elif isinstance(event, Retired):
+        stats.retire(np.atleast_1d(event.question))
+    elif isinstance(event, Returned):
+        stats.bring_back(np.atleast_1d(event.question))
+    elif isinstance(event, (Evicted, Measured, Replayed)):
+        questions = np.atleast_1d(event.question)
+        slots = index.find_each(questions, np.atleast_1d(event.serial))
+        if isinstance(event, Evicted):
+            index.remove(slots)
+        elif isinstance(event, Measured):
+            index.measure(slots, event)
+        else:
+            index.use(slots)
+            stats.replayed(questions, event.step)
+
+
+def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
+    """Describe everything but the token arrays, as arrays of their own.
+
+    Returns:
+        Of the trajectories `serial`, `digest`, `question`, `step`, `entropy` and so on: (N,), oldest first; of the
+        questions `accuracy`: (Q, 2), successes and scorable, `retired`, `replayed_at`, `replays`, `spread`: (Q,);
+        `window_question`, `window_groups` (n, 2): groups of the windows; `next_serial`, `now`: ().
+    """
+    stats = buffer.questions
+    windows = stats.windows.snapshot() if stats.windows is not None else NO_WINDOWS
+    return {
+        **buffer.index.snapshot(),
+        "accuracy": np.stack([stats.successes, stats.scorable], 1),
+        **{name: getattr(stats, name).copy() for name in BY_QUESTION[1:]},
+        **windows,
+        "now": np.array(buffer.now, np.int64),
+    }
+
+
+NO_WINDOWS = MappingProxyType(
+    {"window_question": np.empty(0, np.int32), "window_groups": np.empty((0, 2), np.int32)}
+)  # fmt: skip
+
+
+def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Make a buffer that holds nothing yet what another one was; arrays that are not known are ignored."""
+    if buffer.index.size or buffer.next_serial:
+        raise ValueError("restore: the buffer must be empty")
+    stats = buffer.questions
+    stats.successes[:], stats.scorable[:] = arrays["accuracy"].T
+    for name in BY_QUESTION[1:]:
+        getattr(stats, name)[:] = arrays[name]
+    seen = np.flatnonzero(stats.scorable)
+    stats.bucket[seen] = buckets_of(stats.successes[seen], stats.scorable[seen], stats.resolution)
+    if stats.windows is not None:
+        stats.windows.restore(arrays)
+    buffer.advance(int(arrays["now"]))
+    buffer.index.restore(arrays)
+
+
+def fingerprint_of(buffer: ExperienceBuffer) -> str:
+    """Hash everything that later choices depend on: equal on two processes if and only if they agree."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in sorted(snapshot_of(buffer).items()):
+        digest.update(name.encode() + array.tobytes())
+    for trajectory in buffer.get_many(buffer.index.in_order()):
+        digest.update(trajectory.behaviour_logps.tobytes() + trajectory.rewards.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""What a batch of new trajectories pushes out: the same as if they had come one by one."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .candidates import Candidates
+from .eviction import eviction_named, oldest
+from .index import NONE
+from .trajectory import IntArray
+
+if TYPE_CHECKING:
+    from .buffer import ExperienceBuffer
+
+
+class Room:
+    """Decides what is stored and what leaves; the buffer itself stays as it is, but that what is stored gets its serial.
+
+    Args:
+        buffer: its capacities and its eviction rule hold.
+        expected: how many trajectories will come at most.
+
+    Attributes:
+        left: slots that leave, in order.
+        reasons: why, of each.
+    """
+
+    def __init__(self, buffer: "ExperienceBuffer", expected: int = 0):
+        self.left: list[int] = []
+        self.reasons: list[str] = []
+        self._buffer, self._index, self._config = buffer, buffer.index, buffer.config
+        self._rule = eviction_named(buffer.config.eviction)
+        self._size = self._index.size
+        self._came: list[int] = []
+        self._gone: set[int] = set()
+        self._held: dict[int, dict[int, int]] = {}  # of each question digest -> slot, oldest first
+        surplus = max(0, self._size + expected - self._config.capacity)
+        self._queue = iter(self._index.oldest(surplus).tolist())
+
+    def admit(self, slots: IntArray, questions: IntArray, digests: IntArray) -> list[int]:
+        """Let trajectories come in order.
+
+        Args:
+            slots: where their records are staged, (n,).
+            questions, digests: of each, (n,).
+
+        Returns:
+            The places of those that are stored; the others are duplicates.
+        """
+        self._hold(np.unique(questions))
+        stored, serial, serials = [], self._index.next_serial, self._index.records["serial"]
+        arrivals = zip(slots.tolist(), questions.tolist(), digests.tolist(), strict=True)
+        for place, (slot, question, digest) in enumerate(arrivals):
+            held = self._held[question]
+            if digest in held:
+                continue
+            if len(held) >= self._config.capacity_per_question:
+                self._leave(self._of_question(question), "capacity_per_question")
+            while self._size >= self._config.capacity:
+                self._leave(self._of_all(), "capacity")
+            held[digest] = slot
+            stored.append(place)
+            self._came.append(slot)
+            self._size += 1
+            serials[slot], serial = serial, serial + 1
+        return stored
+
+    def shrink(self) -> None:
+        """Let leave what is too much for the capacities."""
+        for question in np.flatnonzero(self._index.count > self._config.capacity_per_question).tolist():
+            self._hold(np.array([question]))
+            while len(self._held[question]) > self._config.capacity_per_question:
+                self._leave(self._of_question(question), "capacity_per_question")
+        while self._size > self._config.capacity:
+            self._leave(self._of_all(), "capacity")
+
+    def _hold(self, questions: IntArray) -> None:
+        rows, _ = self._index.slots_of_each(questions)
+        digests, counts = self._index.records["digest"][rows], self._index.count[questions]
+        found = zip(questions.tolist(), digests.tolist(), rows.tolist(), counts.tolist(), strict=True)
+        self._held |= {question: dict(zip(mine[:n], row[:n], strict=True)) for question, mine, row, n in found}
+
+    def _leave(self, slot: int, reason: str) -> None:
+        self.left.append(slot)
+        self.reasons.append(reason)
+        self._gone.add(slot)
+        self._size -= 1
+
+    def _of_question(self, question: int) -> int:
+        """Take the slot from a question that makes room for another of it."""
+        held = self._held[question]
+        if self._rule.rule is oldest:
+            return held.pop(next(iter(held)))
+        slots = [*held.values()]
+        return held.pop([*held][slots.index(self._chosen(np.array(slots)))])
+
+    def _of_all(self) -> int:
+        """Take the slot from any question that makes room for another of any."""
+        if self._rule.rule is oldest or self._rule.of_oldest_question:
+            slot = next((slot for slot in self._queue if slot not in self._gone), NONE)
+            if slot == NONE:
+                slot = next(slot for slot in self._came if slot not in self._gone)
+        else:
+            slots = self._index.in_order()  # those among them that are staged have no serial yet
+            slots = slots[self._index.records["serial"][slots] != NONE]
+            slot = self._chosen(slots[~np.isin(slots, list(self._gone))])
+        question, digest = (int(self._index.records[name][slot]) for name in ("question", "digest"))
+        if self._rule.of_oldest_question and self._rule.rule is not oldest:
+            self._queue = iter([slot, *self._queue])  # another one may leave
+            self._hold_again(question)
+            return self._of_question(question)
+        self._held.get(question, {}).pop(digest, None)
+        return slot
+
+    def _hold_again(self, question: int) -> None:
+        """What a question holds of which no trajectory came, but some may have left."""
+        if question not in self._held:
+            rows, valid = self._index.slots_of_each(np.array([question]))
+            kept = [slot for slot in rows[valid].tolist() if slot not in self._gone]
+            self._held[question] = {int(self._index.records["digest"][slot]): slot for slot in kept}
+
+    def _chosen(self, slots: IntArray) -> int:
+        row = slots[None]
+        rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
+        buffer = self._buffer
+        candidates = Candidates(buffer, row, np.ones(row.shape, bool), buffer.now, self._config, rng)
+        return int(slots[self._rule.place(candidates)])
