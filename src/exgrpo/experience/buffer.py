@@ -179,7 +179,11 @@ class ExperienceBuffer:
         new = [trajectories[place] for place in coming]
         stored, room = Stored.of(np.empty(0, np.int64), new), Room(self, len(new))
         slots = self.index.stage(stored)
-        places = room.admit(slots, stored.question, stored.digest)
+        try:
+            places = room.admit(slots, stored.question, stored.digest)
+        except BaseException:  # a rule of the user's may raise
+            self.index.release(slots)
+            raise
         self.index.link(slots[places], first := np.arange(self.next_serial, self.next_serial + len(places)))
         self.index.release(np.delete(slots, places))
         admitted = tuple(new[place] for place in places)
