@@ -31,16 +31,16 @@ check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m exgrpo.cli.reference --check
-	$(BIN)/python benchmarks/evidence.py --check
+	$(BIN)/python -m tools.reference --check
+	$(BIN)/python tools/evidence.py --check
 
 format: $(STAMP)  ## what `make check` wants of the format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP)  ## regenerate what is generated from the code
-	$(BIN)/python -m exgrpo.cli.reference --write
-	$(BIN)/python benchmarks/evidence.py --write
+	$(BIN)/python -m tools.reference --write
+	$(BIN)/python tools/evidence.py --write
 
 clean:  ## the virtual environment, and what tools leave behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -33,8 +33,8 @@ import torch
 from crash_run import CONFIGS, KINDS, LOG, STEPS, Kill, LogWriter, Outcome, Reference, Run, after, journal, reference
 from machine import save
 
-from exgrpo.experience.log.audit import verify
-from exgrpo.experience.log.filesystem import JOURNALS, VARIABLE, WAL
+from exgrpo.archive.verify import verify
+from exgrpo.log.filesystem import JOURNALS, VARIABLE, WAL
 from exgrpo.trl import last_checkpoint
 
 NOBODY = 65534

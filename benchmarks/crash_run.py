@@ -29,28 +29,28 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "trl"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import harness
 import numpy as np
 import torch
 import transformers.modeling_utils
+from tests.support import harness
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.trainer_callback import TrainerState
 
-import exgrpo.experience.log.connection
-import exgrpo.experience.log.writer
+import exgrpo.log.connection
+import exgrpo.log.writer
 import exgrpo.trl.checkpoint
 import exgrpo.trl.experience
+from exgrpo.archive.verify import verify
 from exgrpo.errors import CheckpointError, ExperienceLogError
-from exgrpo.experience.log import LogReader, LogWriter, StoredTrajectories, rebuild, schema
-from exgrpo.experience.log.audit import verify
-from exgrpo.experience.log.commits import Commit
-from exgrpo.experience.log.connection import SYNCHRONOUS
-from exgrpo.experience.log.filesystem import VARIABLE, WAL
-from exgrpo.experience.log.reader import SERIAL_MASK
-from exgrpo.experience.log.rebuild import size_of
 from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.log import LogReader, LogWriter, StoredTrajectories, rebuild, schema
+from exgrpo.log.commits import Commit
+from exgrpo.log.connection import SYNCHRONOUS
+from exgrpo.log.filesystem import VARIABLE, WAL
+from exgrpo.log.reader import SERIAL_MASK
+from exgrpo.log.rebuild import size_of
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
 from exgrpo.trl.checkpoint import CheckpointFacts
 from exgrpo.trl.experience import ExperienceKeeper
@@ -367,7 +367,7 @@ class Kill:
 
     def _arm_creation(self, death: Death) -> None:
         if self.place == "instant":
-            before(exgrpo.experience.log.writer, "create", lambda *_: death.come(self.seconds))
+            before(exgrpo.log.writer, "create", lambda *_: death.come(self.seconds))
         else:
             wrap = before if self.place == "before the rename" else after
             wrap(os, "replace", lambda *a: death.come() if str(a[-1]).endswith(LOG) else None)
@@ -719,7 +719,7 @@ class _Witness:
         for owner, name in WRITERS:
             after(owner, name, count_files)
         self._time(ExGRPOTrainer, "_save_checkpoint", "save")
-        self._time(exgrpo.experience.log.writer, "create", "create")
+        self._time(exgrpo.log.writer, "create", "create")
         self._time(ExperienceKeeper, "start", "start")
         inner = shutil.rmtree
 

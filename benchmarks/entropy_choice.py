@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from machine import save
 
-from exgrpo.lab.arm import run_arm, set_up_worker
-from exgrpo.lab.regime import Regime
+from exgrpo.lab.studies.arm import run_arm, set_up_worker
+from exgrpo.lab.studies.regime import Regime
 from exgrpo.replay import plan, trajectories
 
 WAYS = ("lazy", "stored", "exact")

@@ -141,8 +141,8 @@ def run(options: argparse.Namespace, sizes: Sizes, scratch: Path) -> int:
     import torch
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from exgrpo.cli.bench_machine import describe, peak, save
     from exgrpo.cli.main import UsageError
+    from exgrpo.lab.bench.machine import describe, peak, save
     from exgrpo.trl.quiet import quiet_host
 
     if not options.smoke:
@@ -191,7 +191,7 @@ def gpu_of() -> dict[str, Any] | None:
 
 def show(result: dict[str, Any]) -> None:
     """A table of the presets, and a line for each check."""
-    from exgrpo.cli.experience_output import write, write_table
+    from exgrpo.cli.experience.output import write, write_table
 
     rows = [
         {"preset": name, "steps": row["error"]} if "error" in row else row_of(name, row, result["start"])

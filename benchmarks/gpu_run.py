@@ -22,10 +22,10 @@ from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 from exgrpo import resolve
-from exgrpo.cli.bench_arms import AT_ONCE, letters
 from exgrpo.errors import ConfigurationError
 from exgrpo.evaluation import evaluate_policy
 from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.lab.bench.arms import AT_ONCE, letters
 from exgrpo.tasks import get_task
 from exgrpo.tasks.base import completion_text, split_of
 from exgrpo.tasks.tiny_policy import warm_policy

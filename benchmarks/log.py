@@ -24,9 +24,9 @@ from machine import save
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Group, Trajectory
-from exgrpo.experience.events import Observed, Planned
-from exgrpo.experience.log import LogReader, LogWriter, Origin, PlannerState, QuestionFacts, rebuild
+from exgrpo.experience.events import Observed, Planned, PlannerState
 from exgrpo.experience.replayed import snapshot_of
+from exgrpo.log import LogReader, LogWriter, Origin, QuestionFacts, rebuild
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 B, K, PER_QUESTION, COMMIT = 64, 8, 10, 512

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from exgrpo.cli import bench_machine
+from exgrpo.lab.bench import machine as bench_machine
 
 RESULTS = Path(__file__).parent / "results"
 

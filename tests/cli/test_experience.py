@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from exgrpo.cli import experience_look
-from exgrpo.cli.experience_output import plain, prompt_text, shortened, write_json, write_table
+from exgrpo.cli.experience import look as experience_look
+from exgrpo.cli.experience.output import plain, prompt_text, shortened, write_json, write_table
 from exgrpo.cli.main import main
-from exgrpo.experience.log import LogReader
+from exgrpo.log import LogReader
 from tests.cli.test_main import HEAVY
-from tests.logs import ORIGIN, Dataset, K, Run, buffer_at, eventful, write_checkpoint
+from tests.support.logs import ORIGIN, Dataset, K, Run, buffer_at, eventful, write_checkpoint
 
 COMMANDS = ("stats", "questions", "show", "sql", "export", "import", "merge", "prune", "verify", "fork")
 
@@ -567,8 +567,8 @@ def test_fork(folder, say):
 
 WRITER = """
 import sys
-from tests.logs import Run
-from exgrpo.experience.log import LogReader
+from tests.support.logs import Run
+from exgrpo.log import LogReader
 
 path = sys.argv[1]
 with LogReader(path) as reader:

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 
-import harness
 import numpy as np
 import pytest
 import torch
@@ -16,15 +15,16 @@ from scipy.stats import chisquare
 
 from exgrpo import PRESETS, ObjectiveConfig, ReplayConfig, resolve
 from exgrpo.cli import explain
-from exgrpo.cli.explain_draws import Rehearsals, Table
-from exgrpo.cli.explain_figures import Setting, changed_options, group, reading
-from exgrpo.cli.explain_pool import Pool, made_up, sizes_of, stream_of, with_everything_open
+from exgrpo.cli.explain.draws import Rehearsals, Table
+from exgrpo.cli.explain.figures import Setting, changed_options, group, reading
+from exgrpo.cli.explain.pool import Pool, made_up, sizes_of, stream_of, with_everything_open
 from exgrpo.cli.main import main
-from exgrpo.experience.log import LogReader
 from exgrpo.experience.replayed import fingerprint_of, restore, snapshot_of
+from exgrpo.log import LogReader
 from exgrpo.objective import replay_loss
 from exgrpo.replay import ReplayPlanner
-from tests.logs import TYPES, Dataset, Run, eventful
+from tests.support import harness
+from tests.support.logs import TYPES, Dataset, Run, eventful
 from trl import GRPOTrainer
 
 ROOT = Path(__file__).parents[2]

@@ -11,15 +11,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from exgrpo.cli.main import main
-from exgrpo.cli.rewards_audit import is_listed, second_for, states_several
+from exgrpo.cli.rewards.audit import is_listed, second_for, states_several
 from exgrpo.errors import DatasetError
 from exgrpo.experience import RIGHT, WRONG, Group, Trajectory
-from exgrpo.experience.log import QuestionFacts
+from exgrpo.log import QuestionFacts
 from exgrpo.rewards import numeric_reward, pool
 from exgrpo.rewards.check import check_golds, final_answer
 from exgrpo.tasks.datasets import load_questions
-from tests import logs
 from tests.cli.test_main import HEAVY
+from tests.support import logs
 
 
 @pytest.fixture(autouse=True, scope="module")

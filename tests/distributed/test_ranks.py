@@ -12,8 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-WORKER = Path(__file__).with_name("worker.py")
-HARNESS = Path(__file__).parents[1] / "trl"
+ROOT = Path(__file__).parents[2]
+WORKER = ROOT / "tests" / "support" / "worker.py"
 
 
 def launch(output: Path, world: int, **options) -> list[dict]:
@@ -28,7 +28,8 @@ def launch_all(output: Path, world: int, jobs: list[dict]) -> list[list[dict]]:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HARNESS), "CUDA_VISIBLE_DEVICES": "",
+        **os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
     run = subprocess.run(

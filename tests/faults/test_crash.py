@@ -20,8 +20,8 @@ import crash
 import crash_run
 
 from exgrpo.experience.events import Began, Measured, Planned
-from exgrpo.experience.log import LogReader, LogWriter
-from exgrpo.experience.log.filesystem import ROLLBACK, UNLOCKED, VARIABLE
+from exgrpo.log import LogReader, LogWriter
+from exgrpo.log.filesystem import ROLLBACK, UNLOCKED, VARIABLE
 from exgrpo.trl import ExGRPOTrainer
 
 pytestmark = pytest.mark.slow
@@ -215,7 +215,7 @@ def forget_a_commit():
 
 def do_not_hear_measurements():
     """A buffer is rebuilt without entropies that were measured again."""
-    rebuild = sys.modules["exgrpo.experience.log.rebuild"]
+    rebuild = sys.modules["exgrpo.log.rebuild"]
     inner = rebuild.apply
 
     def apply(buffer, event):

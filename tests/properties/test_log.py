@@ -14,18 +14,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
-from exgrpo.experience.events import Learned, Observed, Planned, Replayed, Retired, Returned
-from exgrpo.experience.log import (
-    LogReader,
-    LogWriter,
-    Origin,
-    PlannerState,
-    QuestionFacts,
-    StoredTrajectories,
-    rebuild,
-)  # fmt: skip
+from exgrpo.experience.events import (
+    Learned,
+    Observed,
+    Planned,
+    PlannerState,  # fmt: skip
+    Replayed,
+    Retired,
+    Returned,
+)
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.experience.trajectory import Scores
+from exgrpo.log import LogReader, LogWriter, Origin, QuestionFacts, StoredTrajectories, rebuild
 
 QUESTIONS, K, DIMENSION = 5, 4, 3
 question = st.integers(0, QUESTIONS - 1)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from exgrpo.experience.replayed import fingerprint_of
-from tests.logs import Run
+from tests.support.logs import Run
 
 GENERATIONS = 16
 OPTIONS = {

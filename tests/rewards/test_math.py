@@ -11,8 +11,10 @@ import pytest
 
 from exgrpo.errors import ConfigurationError, MissingExtraError
 from exgrpo.rewards import completion, pool
-from exgrpo.rewards import math as math_module
-from exgrpo.rewards.math import (
+from exgrpo.rewards.math.reward import reward as math_module
+from exgrpo.rewards.math.reward.answer import final_answers, sentence_end
+from exgrpo.rewards.math.reward.form import read
+from exgrpo.rewards.math.reward.reward import (
     async_math_reward,
     math_reward,
     parse_gold,
@@ -20,10 +22,8 @@ from exgrpo.rewards.math import (
     verify_answers,
     verify_math,
 )
-from exgrpo.rewards.math_answer import final_answers, sentence_end
-from exgrpo.rewards.math_form import read
-from exgrpo.rewards.math_symbolic import parse, prepare, rounds_to, symbolic_equal
-from exgrpo.rewards.math_units import known_unit
+from exgrpo.rewards.math.reward.symbolic import parse, prepare, rounds_to, symbolic_equal
+from exgrpo.rewards.math.reward.units import known_unit
 
 pytest.importorskip("math_verify")
 
@@ -537,7 +537,7 @@ def test_a_missing_verifier_is_said(monkeypatch):
 
 def test_loading_it_loads_neither_torch_nor_sympy():
     code = (
-        "import sys, exgrpo.rewards.math as m; m.math_reward([''], ['\\\\boxed{5}'], ['5']);"
+        "import sys, exgrpo.rewards.math.reward as m; m.math_reward([''], ['\\\\boxed{5}'], ['5']);"
         "print({'torch', 'trl', 'sympy', 'math_verify'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rewards import verifiers
 
 from exgrpo.errors import ConfigurationError, ExGRPOError
-from exgrpo.rewards import dispatch, pool, process
-from exgrpo.rewards.pool import Scored, configure, score, score_async
-from exgrpo.rewards.worker import pack, unpack
+from exgrpo.rewards import pool
+from exgrpo.rewards.pool import Scored, configure, dispatch, process, score, score_async
+from exgrpo.rewards.pool.worker import pack, unpack
+from tests.support import verifiers
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 PATIENCE = 600.0  # seconds; nothing takes as long unless it hangs, on however busy a machine
@@ -143,7 +143,7 @@ def test_the_first_failure_of_a_kind_is_logged_with_its_sample(caplog):
     score(verifiers.fail, calls)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
-    assert "tests.rewards.verifiers:fail" in messages[0]
+    assert "tests.support.verifiers:fail" in messages[0]
     assert "raised ValueError: a" in messages[0]
     assert "'ValueError', 'a'" in messages[0]
     assert "SystemExit" in messages[1]

@@ -1,6 +1,6 @@
-import harness
 import pytest
 
+from tests.support import harness
 from trl import GRPOTrainer
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import harness as h
 import pytest
-from tests.recorded import Recorder
 
 from exgrpo.experience.replayed import fingerprint_of
+from tests.support.recorded import Recorder
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ def test_the_core_alone_plans_the_same(tmp_path, name):
     recorder.written_to(tmp_path / "run.json", passes, trainer.types)
 
     done = subprocess.run(
-        [sys.executable, "-m", "tests.recorded", str(tmp_path / "run.json")], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "tests.support.recorded", str(tmp_path / "run.json")], cwd=ROOT, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

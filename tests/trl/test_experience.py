@@ -18,12 +18,13 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
+from exgrpo.archive import maintenance as upkeep
 from exgrpo.errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
-from exgrpo.experience.log import LogReader, StoredTrajectories, rebuild, upkeep
-from exgrpo.experience.log.rebuild import size_of
 from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.log import LogReader, StoredTrajectories, rebuild
+from exgrpo.log.rebuild import size_of
 from exgrpo.trl import experience
 from exgrpo.trl.questions import columns_read
 
@@ -224,7 +225,7 @@ def test_a_second_trainer_is_refused(tmp_path):
 
 def test_a_second_process_is_refused(tmp_path):
     code = (
-        "import sys; from exgrpo.experience.log import LogWriter\n"
+        "import sys; from exgrpo.log import LogWriter\n"
         "class None_: keys = ()\n"
         f"LogWriter({str(tmp_path / 'experience.db')!r}, None_())"
     )

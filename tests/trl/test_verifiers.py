@@ -4,12 +4,12 @@ import logging
 
 import pytest
 from datasets import Dataset
-from harness import config, tiny_model, tiny_tokenizer, trainer
 
 from exgrpo.errors import ConfigurationError
 from exgrpo.rewards import math_reward, numeric_reward, strict_math_reward
 from exgrpo.rewards.completion import looks_for
-from exgrpo.rewards.math import async_math_reward
+from exgrpo.rewards.math.reward.reward import async_math_reward
+from tests.support.harness import config, tiny_model, tiny_tokenizer, trainer
 
 THOUGHT = ["<think>", "</think>"]
 

@@ -17,13 +17,13 @@ from .parser import USAGE
 
 COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
-    "demo": ("exgrpo.cli.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
-    "lab": ("exgrpo.cli.lab", "run studies of presets on tiny policies, with seeds and intervals"),
+    "demo": ("exgrpo.lab.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
+    "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with seeds and intervals"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
     "explain": ("exgrpo.cli.explain", "what a preset would replay in a step, and how hard it would push"),
-    "bench": ("exgrpo.cli.bench", "what replay costs on this machine: a step, the buffer, the log"),
+    "bench": ("exgrpo.lab.bench", "what replay costs on this machine: a step, the buffer, the log"),
     "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
 }
 FAILED, INTERRUPTED = 1, 130

@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
 
 def show_help(topics: Sequence[str]) -> int:
     """Write the options that most runs set; with topics, those of a group, a single one, or all."""
-    from .reference import help_text
+    from .fields import help_text
 
     sys.stdout.write(help_text(USAGE, topics))
     return 0

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from ..experience.log import log_in
+from ..log import log_in
 from ..trl import ExGRPOTrainer, last_checkpoint
 
 RESUME = "--resume_from_checkpoint"

@@ -276,7 +276,7 @@ def make_trainer(settings: Settings, material: Material) -> ExGRPOTrainer:
 
 def _tiny_policy(settings: Settings, task: Task | None) -> tuple[Any, Any]:
     """The built-in policy, warmed up once for all processes."""
-    from ..lab.arm import tiny_policy
+    from ..lab.studies.arm import tiny_policy
 
     assert isinstance(task, Family)
     with settings.args.main_process_first(desc="warm-up of the tiny policy"):

@@ -203,3 +203,31 @@ def one_by_one(listener: Listener) -> Listener:
             listener(one)
 
     return hear
+
+
+@dataclass(frozen=True)
+class PlannerState:
+    """What of a planner does not follow from the buffer.
+
+    Args:
+        generation: counter of the next generation.
+        step: optimizer steps done.
+        gate_open: whether replay has begun.
+        pass_at_1: that the gate was judged by.
+        pass_number, cursor, deferred: of the fresh stream; deferred are questions.
+        generated_tokens: completion tokens so far.
+        reviewed: optimizer step of the latest review of retired questions.
+        recent: right and scorable fresh completions of the latest generations that the gate is judged by, the oldest
+            first. In a log they are those of its observations.
+    """
+
+    generation: int = 0
+    step: int = 0
+    gate_open: bool = False
+    pass_at_1: float | None = None
+    pass_number: int = 0
+    cursor: int = 0
+    deferred: tuple[int, ...] = ()
+    generated_tokens: int = 0
+    reviewed: int = 0
+    recent: tuple[tuple[float, int], ...] = ()

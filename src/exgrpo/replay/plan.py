@@ -30,12 +30,12 @@ from ..experience.events import (
     Listener,
     Observed,
     Planned,
+    PlannerState,
     Replayed,
     Retired,
     Returned,
     ignore,
 )  # fmt: skip
-from ..experience.log.facts import PlannerState
 from ..experience.quality import Diversity, quality_of
 from ..experience.questions import UNKNOWN
 from ..experience.retirement import Standing

@@ -13,7 +13,7 @@ from .registry import REWARDS, TRL_REWARDS, get_reward
 if TYPE_CHECKING:
     from .choice import choice_reward
     from .format import format_reward
-    from .math import math_reward, strict_math_reward
+    from .math.reward import math_reward, strict_math_reward
     from .numeric import numeric_reward
     from .output import code_output_reward
     from .reasoning_gym import reasoning_gym_reward

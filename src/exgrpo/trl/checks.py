@@ -13,9 +13,9 @@ from torch import nn
 from ..config import ReplayConfig
 from ..effects import without_effect
 from ..errors import ConfigurationError, DatasetError, HostVersionError
-from ..experience.log import FILE_NAME, PRIVATE_NAME
 from ..experience.quality import Embedder
 from ..experience.trajectory import IntArray
+from ..log import FILE_NAME, PRIVATE_NAME
 from .embedding import TextEncoder
 
 logger = logging.getLogger(__name__)

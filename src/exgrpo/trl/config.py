@@ -9,7 +9,7 @@ from trl import GRPOConfig
 
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
-from ..experience.log import FILE_NAME, PRIVATE_NAME
+from ..log import FILE_NAME, PRIVATE_NAME
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
 from .metric_table import SHOWN
 

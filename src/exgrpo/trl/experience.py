@@ -13,27 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..archive.merge import committing
+from ..archive.transfer import Source, inherit, source_of  # fmt: skip
 from ..errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
-from ..experience.events import Event, Listener
-from ..experience.log import (
-    FILE_NAME,
-    LogReader,
-    LogWriter,
-    Origin,
-    PlannerState,
-    Position,
-    Source,
-    inherit,
-    log_in,
-    rebuild,
-    source_of,
-)  # fmt: skip
-from ..experience.log.connection import WriterLock, put_in_place
-from ..experience.log.filesystem import is_shared
-from ..experience.log.gather import committing
+from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import Diversity, embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
+from ..log import FILE_NAME, LogReader, LogWriter, Origin, Position, log_in, rebuild
+from ..log.connection import WriterLock, put_in_place
+from ..log.filesystem import is_shared
 from ..replay import Choice, FreshStream, ReplayPlanner
 from . import origin as origins
 from .checkpoint import CheckpointFacts, SavedBlock, load_block, serials_of, unpacked
@@ -412,7 +401,7 @@ def open_source(path: str) -> Iterator[Source]:
     if place.is_dir() and log_in(place).is_file():
         place = log_in(place)
     if place.is_dir():
-        from ..experience.log.portable import read_folder
+        from ..archive.parquet import read_folder
 
         yield read_folder(place)
     else:

@@ -13,11 +13,11 @@ import numpy as np
 from torch import nn
 
 from .. import __version__
+from ..archive.transfer import Bounds
 from ..config import ADMISSIONS
 from ..experience.admission import Completion
-from ..experience.log import Origin
-from ..experience.log.inherit import Bounds
 from ..experience.trajectory import FloatArray, Trajectory
+from ..log import Origin
 from .embedding import TextEncoder
 from .questions import columns_read
 from .reward_answers import rewards_in

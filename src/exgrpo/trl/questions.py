@@ -17,8 +17,8 @@ import torch
 from tqdm.auto import tqdm
 
 from ..errors import DatasetError
-from ..experience.log import QuestionFacts
 from ..experience.trajectory import IntArray
+from ..log import QuestionFacts
 
 CHUNK = 1000
 NOT_SEEN_BY_REWARDS = ("prompt", "completion", "completion_ids")

@@ -1,0 +1,1 @@
+"""Logs as files: verify, prune, fork, merge, export and import."""

@@ -1,0 +1,244 @@
+"""Reading an export back: every row is checked, and what is not as it must be is named with file and row."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ExperienceLogError, TrajectoryError
+from ..experience.trajectory import MAX_STEPS, Trajectory
+from ..log.codec import nan
+from ..log.records import Origin, QuestionFacts
+from .dataset_card import CARD, facts_of_card
+from .layout import (
+    FORMAT,
+    PARTS,
+    QUESTIONS,
+    TRAJECTORIES,
+    pyarrow_for,
+    question_schema,
+    tokenizer_path,
+    trajectory_schema,
+)
+from .transfer import KnownQuestion, KnownTrajectory, Source
+
+OPTIONAL = ("entropy", "advantage", "quality", "embedding")
+"""Columns of trajectories that may be empty in a row."""
+
+
+@dataclass
+class Export:
+    """A folder that was read.
+
+    Args:
+        source: the experience in it.
+        origin: of the run that it was exported from.
+        log: the id of its log.
+        logp_dtype: in what log-probs were exported.
+        folder: where.
+    """
+
+    source: Source
+    origin: Origin
+    log: str
+    logp_dtype: str
+    folder: Path
+
+    def tokenizer(self, digest: str) -> str | None:
+        """The tokenizer of that hash as JSON of the `tokenizers` library, if it is there."""
+        path = tokenizer_path(self.folder, digest)
+        if path is None or not path.is_file():
+            return None
+        try:
+            text = path.read_text(encoding="utf-8")
+            json.loads(text)
+        except ValueError as error:
+            raise ExperienceLogError(f"{path} cannot be read ({error}). Remove it, or export again.") from error
+        return text
+
+
+def read_export(folder: Path | str) -> Export:
+    """Experience from a folder that `export` wrote, checked row by row as it is read.
+
+    Raises:
+        ExperienceLogError: it is no export, of a later format, or a row of it is not as it must be; names file and row.
+        MissingExtraError: pyarrow is not installed.
+    """
+    folder = Path(folder)
+    pa, pq = pyarrow_for("Import")
+    about = _about(pq, folder)
+    try:
+        origins = {int(number): Origin.from_json(json.dumps(facts)) for number, facts in about["origins"].items()}
+        origin, end = origins[int(about["origin"])], int(about["end_step"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _not_as_it_must_be(folder / CARD, f"its mapping `exgrpo` lacks or spoils {error}") from error
+    questions = list(_questions(pa, pq, folder, about["format"]))
+    rows = _Rows(pa, pq, folder, {q.facts.key: i for i, q in enumerate(questions)}, origins, about["format"])
+    if len(rows.places) < len(questions):
+        raise _not_as_it_must_be(folder / QUESTIONS, "a question's key comes twice in it")
+    source = Source(str(folder), end, questions, rows, origin=origin)
+    return Export(source, origin, str(about.get("log", "")), str(about.get("logp_dtype", "")), folder)
+
+
+def read_folder(folder: Path | str) -> Source:
+    """The experience of `read_export` alone."""
+    return read_export(folder).source
+
+
+def _about(pq: Any, folder: Path) -> dict[str, Any]:
+    """What an export says of itself: in its card, or, where that was written anew, in its files."""
+    if not folder.is_dir():
+        raise ExperienceLogError(f"there is no folder {folder}. Give one that `exgrpo experience export` made.")
+    facts = facts_of_card(folder / CARD)
+    if facts is None and (folder / CARD).is_file():
+        for path in sorted((folder / QUESTIONS).glob(PARTS))[:1]:
+            with _file(pq, path) as file:
+                text = (file.schema_arrow.metadata or {}).get(b"exgrpo")
+                facts = json.loads(text) if text else None
+    if facts is None:
+        raise ExperienceLogError(
+            f"{folder} is not an export of experience: it has no {CARD} with a mapping `exgrpo`, which is written last. Give a "
+            "folder that `exgrpo experience export` made and finished."
+        )
+    version = facts.get("format")
+    if not isinstance(version, int) or not 1 <= version <= FORMAT:
+        raise ExperienceLogError(
+            f"{folder} has format {version!r}; this exgrpo reads formats up to {FORMAT}. Install a later exgrpo, or export "
+            "again with this one."
+        )
+    return facts
+
+
+def _not_as_it_must_be(path: Path, what: str) -> ExperienceLogError:
+    return ExperienceLogError(
+        f"{path}: {what}. The export is damaged or was changed: download or export it again, or take this row out."
+    )
+
+
+@contextmanager
+def _file(pq: Any, path: Path) -> Iterator[Any]:
+    """An open Parquet file; what pyarrow says against it names the file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (ExperienceLogError, TrajectoryError):
+        raise
+    except (OSError, ValueError, NotImplementedError) as error:  # those of pyarrow are among them
+        raise _not_as_it_must_be(path, f"it cannot be read ({error})") from error
+
+
+def _batches(pa: Any, pq: Any, folder: Path, kind: Any) -> Iterator[tuple[Path, int, dict[str, list[Any]]]]:
+    """A few rows each time: the file, the number of the first row in it, columns by name; lists of numbers as arrays."""
+    paths = sorted(folder.glob(PARTS))
+    if not paths:
+        raise _not_as_it_must_be(folder, f"there are no files {PARTS} in it")
+    for path in paths:
+        with _file(pq, path) as file:
+            _check_types(pa, path, file.schema_arrow, kind)
+            row = 0
+            for batch in file.iter_batches(batch_size=256, columns=kind.names):
+                columns = zip(batch.schema.names, batch.columns, strict=True)
+                yield path, row, {name: _values(pa, column, path, row, name) for name, column in columns}
+                row += batch.num_rows
+
+
+def _values(pa: Any, column: Any, path: Path, first: int, name: str) -> list[Any]:
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    values: list[Any] = _arrays(column, path, first, name) if is_list else column.to_pylist()
+    return values
+
+
+def _check_types(pa: Any, path: Path, found: Any, wanted: Any) -> None:
+    for name in wanted.names:
+        if name not in found.names:
+            raise _not_as_it_must_be(path, f"the column {name!r} is missing")
+        have, want = found.field(name).type, wanted.field(name).type
+        if not _same_kind(pa, have, want):
+            raise _not_as_it_must_be(path, f"the column {name!r} must hold {want}, but holds {have}")
+
+
+def _same_kind(pa: Any, have: Any, want: Any) -> bool:
+    """Whether values are of a kind, in whatever width: other tools write a wider one."""
+    types = pa.types
+    if types.is_list(want):
+        is_list = types.is_list(have) or types.is_large_list(have)
+        return is_list and _same_kind(pa, have.value_type, want.value_type)
+    kinds: tuple[Callable[[Any], bool], ...] = (
+        types.is_integer, types.is_floating, types.is_boolean, lambda t: types.is_string(t) or types.is_large_string(t),
+    )  # fmt: skip
+    return types.is_null(have) or any(kind(have) and kind(want) for kind in kinds)
+
+
+def _questions(pa: Any, pq: Any, folder: Path, version: int) -> Iterator[KnownQuestion]:
+    for path, first, columns in _batches(pa, pq, folder / QUESTIONS, question_schema(pa, version)):
+        for i, row in enumerate(zip(*columns.values(), strict=True)):
+            values = dict(zip(columns, row, strict=True))
+            key, scorable, successes = values["key"], values["scorable"] or 0, values["successes"] or 0
+            where = f"row {first + i}: "
+            if not key or not re.fullmatch(r"\S+", key):
+                raise _not_as_it_must_be(path, f"{where}a question must have a key, but has {key!r}")
+            at = values["observed_at"]
+            if not 0 <= successes <= scorable <= MAX_STEPS or (scorable and (at is None or abs(at) > MAX_STEPS)):
+                raise _not_as_it_must_be(
+                    path, f"{where}{successes} successes of {scorable} at step {values['observed_at']} cannot be"
+                )
+            spread = values.get("spread")
+            if spread is not None and not 0 <= spread < np.inf:
+                raise _not_as_it_must_be(path, f"{where}a spread of {spread} cannot be")
+            facts = QuestionFacts(**{name: values[name] for name in QuestionFacts.__dataclass_fields__})
+            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread)
+
+
+class _Rows:
+    """Trajectories of an export, read anew by every loop over them."""
+
+    def __init__(
+        self, pa: Any, pq: Any, folder: Path, places: dict[str, int], origins: dict[int, Origin], version: int
+    ):
+        self._pa, self._pq, self._folder = pa, pq, folder / TRAJECTORIES
+        self.places, self._origins, self._version = places, origins, version
+
+    def __iter__(self) -> Iterator[KnownTrajectory]:
+        kind = trajectory_schema(self._pa, "float32", False, self._version)
+        for path, first, columns in _batches(self._pa, self._pq, self._folder, kind):
+            for i, values in enumerate(zip(*columns.values(), strict=True)):
+                yield self._trajectory(dict(zip(columns, values, strict=True)), path, first + i)
+
+    def _trajectory(self, row: dict[str, Any], path: Path, number: int) -> KnownTrajectory:
+        empty = [name for name, value in row.items() if value is None and name not in OPTIONAL]
+        if empty:
+            raise _not_as_it_must_be(path, f"row {number}: {empty[0]} must not be empty")
+        if row["question"] not in self.places:
+            raise _not_as_it_must_be(path, f"row {number}: its question {row['question']} is not in {QUESTIONS}/")
+        if row["origin"] not in self._origins:
+            raise _not_as_it_must_be(path, f"row {number}: its origin {row['origin']} is not in the card")
+        entropy, advantage, quality = (nan(row.get(name)) for name in ("entropy", "advantage", "quality"))
+        try:
+            with np.errstate(over="ignore"):  # of numbers too large, which are then refused
+                trajectory = Trajectory(
+                    self.places[row["question"]], row["completion_ids"], row["behaviour_logps"], row["rewards"], row["step"],
+                    row["finish_reason"], entropy, row["entropy_step"], row.get("correct", True), advantage, quality,
+                    row.get("embedding"),
+                )  # fmt: skip
+        except TrajectoryError as error:
+            said = re.sub(r"^trajectory of question \d+:? ?", "", str(error))
+            raise _not_as_it_must_be(path, f"row {number}: {said}") from error
+        return KnownTrajectory(trajectory, self._origins[row["origin"]])
+
+
+def _arrays(column: Any, path: Path, first: int, name: str) -> list[NDArray[Any] | None]:
+    """A list column as arrays; null in it is NaN, which only a reward may be."""
+    values = column.values
+    if name != "rewards" and values.null_count:
+        flat = np.asarray(values.is_null())
+        row = int(np.searchsorted(np.asarray(column.offsets), np.flatnonzero(flat)[0], side="right")) - 1
+        raise _not_as_it_must_be(path, f"row {first + row}: {name} holds an empty value")
+    flat, offsets = values.to_numpy(zero_copy_only=False), np.asarray(column.offsets)
+    known = np.asarray(column.is_valid())
+    return [flat[offsets[i] : offsets[i + 1]] if known[i] else None for i in range(len(column))]

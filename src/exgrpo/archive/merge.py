@@ -1,0 +1,201 @@
+"""Bringing experience together: several logs into one, and exports into logs."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..errors import ExperienceLogError
+from ..experience.buffer import ExperienceBuffer
+from ..experience.events import PlannerState
+from ..experience.replayed import snapshot_of
+from ..log.connection import damaged, put_in_place
+from ..log.reader import LogReader
+from ..log.rebuild import rebuild
+from ..log.records import Origin, QuestionFacts, name_of
+from ..log.snapshot import config_of
+from ..log.writer import LogWriter
+from .exported import read_export
+from .transfer import Inherited, KnownTrajectory, Source, inherit, source_of
+
+TOKENS_PER_COMMIT = 4_000_000
+UNBOUNDED = (1 << 31) - 1
+
+
+class ListedQuestions:
+    """Questions from a list, as a log writer needs them."""
+
+    def __init__(self, facts: Sequence[QuestionFacts]):
+        self._facts = facts
+        self.keys = tuple(question.key for question in facts)
+
+    def facts(self, question: int) -> QuestionFacts:
+        return self._facts[question]
+
+
+@dataclass
+class Gathered:
+    """What came into a log.
+
+    Args:
+        into: the log.
+        branch: its new branch.
+        sources: of each source its name and what was taken over.
+        trajectories, questions: stored now in all.
+        warnings: what a user should know.
+    """
+
+    into: Path
+    branch: int
+    sources: list[tuple[str, Inherited]] = field(default_factory=list)
+    trajectories: int = 0
+    questions: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _From:
+    """A source, under which circumstances its run ended, and where its tokenizers are."""
+
+    source: Source
+    origin: Origin
+    started: str = ""
+    tokenizer: Callable[[str], str | None] = lambda digest: None
+
+
+def merge(paths: Sequence[Path | str], into: Path | str) -> Gathered:
+    """A new log with what several hold now: each is taken over in turn, as by `experience_from`. Where two know the same
+    question, the accuracy of the later one counts; steps are counted back from where each ended.
+
+    Questions of a log with another tokenizer or chat template than the newest one has are left out, with a report.
+
+    Args:
+        paths: of the logs.
+        into: of the new one.
+
+    Raises:
+        ExperienceLogError: `into` exists, or a log cannot be read.
+    """
+    into = Path(into)
+    _refuse_existing(into)
+    with contextlib.ExitStack() as stack:
+        found = [_from_log(stack.enter_context(LogReader(path))) for path in paths]
+        origin = max(reversed(found), key=lambda one: one.started).origin
+        return _new_log(found, origin, into, "merged")
+
+
+def import_folder(folder: Path | str, into: Path | str) -> Gathered:
+    """Take an export over into a log: a new one, or a new branch that continues the newest of an existing one.
+
+    Args:
+        folder: that `export` wrote.
+        into: path of the log.
+
+    Raises:
+        ExperienceLogError: the folder is no export, or a row of it is not as it must be; the log is then as it was.
+        LogInUseError: a trainer writes the log.
+    """
+    into = Path(into)
+    export = read_export(folder)
+    found = _From(export.source, export.origin, tokenizer=export.tokenizer)
+    export.tokenizer(export.origin.tokenizer)  # can it be read?
+    if not into.exists():
+        return _new_log([found], export.origin, into, "imported")
+    for _ in export.source.trajectories:  # all of it, before anything is written
+        pass
+    with LogReader(into) as reader:
+        facts = [question for _, question in reader.questions()]
+        position = reader.position()
+        if position is None:
+            raise damaged(into, "it has no branch")
+        origin = reader.origin_of(position.branch)
+    questions = ListedQuestions(_union(facts, [found], origin))
+    with contextlib.closing(LogWriter(into, questions)) as log:
+        position = log.reader.position()
+        buffer = _buffer(log, origin)
+        state = rebuild(log.reader, buffer, position, log.indices())
+        log.begin(origin, position, state.step, f"imported {folder}")
+        buffer.listener = log
+        return _take_over([found], buffer, log, origin, state)
+
+
+def _from_log(reader: LogReader) -> _From:
+    position = reader.position()
+    if position is None:
+        raise ExperienceLogError(f"{reader.path} holds nothing yet: nothing to merge.")
+    branch = reader.branches[position.branch]
+    return _From(source_of(reader, position), reader.origins()[branch.origin], branch.started, reader.tokenizer)
+
+
+def _refuse_existing(into: Path) -> None:
+    if into.exists():
+        raise ExperienceLogError(f"{into} exists already. Give the path of a new file.")
+
+
+def _union(facts: Sequence[QuestionFacts], found: Sequence[_From], origin: Origin) -> list[QuestionFacts]:
+    """All questions, each once: those that are there, then those of sources in which token ids mean the same."""
+    known = {question.key: question for question in facts}
+    for one in found:
+        if (one.origin.tokenizer, one.origin.template) == (origin.tokenizer, origin.template):
+            for question in one.source.questions:
+                known.setdefault(question.facts.key, question.facts)
+    return list(known.values())
+
+
+def _buffer(log: LogWriter, origin: Origin) -> ExperienceBuffer:
+    """One without bounds: a run's own capacities hold when it opens the log."""
+    n = len(log.questions.keys)
+    config = replace(config_of(origin), capacity=UNBOUNDED, capacity_per_question=UNBOUNDED)
+    return ExperienceBuffer(n, max(1, origin.num_generations), config, store=log)
+
+
+def _new_log(found: Sequence[_From], origin: Origin, into: Path, verb: str) -> Gathered:
+    """Written beside, and put in its place when it is whole."""
+    beside = into.with_name(f".{into.name}.{os.getpid()}")
+    try:
+        with contextlib.closing(LogWriter(beside, ListedQuestions(_union([], found, origin)))) as log:
+            log.begin(origin, note=f"{verb} {', '.join(one.source.name for one in found)}")
+            buffer = _buffer(log, origin)
+            buffer.listener = log
+            report = _take_over(found, buffer, log, origin, PlannerState())
+        _refuse_existing(into)
+        put_in_place(beside, into)
+        report.into = into
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".held", ".owner"):
+            Path(f"{beside}{suffix}").unlink(missing_ok=True)
+    return report
+
+
+def _take_over(
+    found: Sequence[_From], buffer: ExperienceBuffer, log: LogWriter, origin: Origin, state: PlannerState
+) -> Gathered:
+    report = Gathered(log.path, log.reader.head or 0)
+    for one in found:
+        if (text := one.tokenizer(origin.tokenizer)) is not None:
+            log.add_tokenizer(origin.tokenizer, text)
+        if one.origin.architecture != origin.architecture:
+            report.warnings.append(
+                f"{one.source.name} was made by another model ({name_of(one.origin.model) or 'unnamed'}) than "
+                f"{name_of(origin.model) or 'this'}: "
+                "its trajectories are taken over all the same, as those of another policy."
+            )
+        source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))
+        report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
+    log.commit(state, snapshot=snapshot_of(buffer))
+    report.trajectories, report.questions = len(buffer), int((buffer.count > 0).sum())
+    return report
+
+
+def committing(
+    trajectories: Iterable[KnownTrajectory], log: LogWriter, state: PlannerState
+) -> Iterator[KnownTrajectory]:
+    """Commits now and then, so that what is not written yet does not fill the memory."""
+    tokens = 0
+    for known in trajectories:
+        yield known
+        tokens += len(known.trajectory)
+        if tokens >= TOKENS_PER_COMMIT:
+            log.commit(state)
+            tokens = 0

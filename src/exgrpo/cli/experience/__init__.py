@@ -1,0 +1,208 @@
+"""`exgrpo experience`: look at stored experience, move it, mend it. Here stand the commands; what they do is in `experience_*`.
+
+Imports nothing heavy, so that help takes no time.
+"""
+
+import argparse
+import importlib
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..main import UsageError
+from ..numbers import at_least
+from ..parser import Parser, run_piped
+
+FILE_NAME = "experience.db"
+LOOK, QUERY, MOVE = (f"exgrpo.cli.experience_{name}" for name in ("look", "query", "move"))
+SORTS = ("accuracy", "replays", "stored", "groups", "completions")
+ROWS = 20  # of a table, where not told otherwise
+RUN = "an output_dir that holds experience.db, or the file itself (default: the current folder)"
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; returns the exit code."""
+    args = parser().parse_args(argv)
+    module, function = args.does
+    return run_piped(lambda: getattr(importlib.import_module(module), function)(args))
+
+
+def refuse_the_old_order(command: str, run: str, other: str) -> None:
+    """Until 0.2 the run stood last; where it does so still, and can be told apart, say how it is written now."""
+    if not _path_of(run).is_file() and _path_of(other).is_file():
+        words = shlex.join(["exgrpo", "experience", command, other, run])
+        raise UsageError(f"the run comes first: {words}")
+
+
+def _path_of(run: str) -> Path:
+    path = Path(run).expanduser()
+    if path.is_dir() or (not path.exists() and not path.suffix):
+        from ...log import log_in
+
+        return log_in(path)
+    return path
+
+
+def log_path(run: str, must_exist: bool = True) -> Path:
+    """The log of a run: that in its folder, or the file itself."""
+    path = _path_of(run)
+    if must_exist and not path.is_file():
+        raise UsageError(f"there is no experience log {path}. Give {RUN}.")
+    return path
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(
+        prog="exgrpo experience",
+        description="Look at stored experience, move it, mend it. RUN is " + RUN + ".",
+        epilog="Reading works while a run writes. Every command takes --json, and its --help has an example.",
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_stats, _questions, _show, _sql, _export, _import, _merge, _prune, _verify, _fork):
+        add(commands)
+    return top
+
+
+Commands = Any  # a private class of argparse
+
+
+def _command(
+    commands: Commands, name: str, does: tuple[str, str], text: str, example: str, more: str = ""
+) -> Callable[..., argparse.Action]:
+    one = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.\n{more}".strip(),
+        epilog=f"example:\n  exgrpo experience {example}",
+    )
+    one.set_defaults(does=does)
+    one.add_argument("--json", action="store_true", help="as JSON, for machines")
+    return one.add_argument
+
+
+def _run(argument: Callable[..., argparse.Action]) -> None:
+    argument("run", nargs="?", default=".", metavar="RUN", help=RUN)
+
+
+def _stats(commands: Commands) -> None:
+    argument = _command(commands, "stats", (LOOK, "stats"), "what a log holds, in figures", "stats outputs/run-1")
+    _run(argument)
+
+
+def _questions(commands: Commands) -> None:
+    argument = _command(
+        commands, "questions", (LOOK, "questions"), "the questions that were seen, and how they stand",
+        "questions outputs/run-1 --unsolved --sort groups --limit 20",
+    )  # fmt: skip
+    _run(argument)
+    argument("--unsolved", action="store_true", help="only those without any right fresh completion so far")
+    argument("--retired", action="store_true", help="only those that retired")
+    argument("--stored", action="store_true", help="only those with stored trajectories")
+    argument("--sort", choices=SORTS, help="accuracy: hardest first; the others: most first (default: by number)")
+    argument(
+        "--limit",
+        type=at_least(0),
+        metavar="N",
+        help=f"at most N of them, 0 for all (default: {ROWS}; with --json all)",
+    )
+
+
+def _show(commands: Commands) -> None:
+    argument = _command(
+        commands, "show", (QUERY, "show"), "everything that is known of a trajectory or a question",
+        "show outputs/run-1 q:12",
+    )  # fmt: skip
+    _run(argument)
+    argument(
+        "id", metavar="ID", help="a trajectory's id; or q:NUMBER, or the first characters of a key, for a question"
+    )
+
+
+def _sql(commands: Commands) -> None:
+    argument = _command(
+        commands, "sql", (QUERY, "sql"), "rows of any reading SQL statement",
+        'sql outputs/run-1 "SELECT reason, count(*) FROM evictions GROUP BY reason"',
+        "Plural names (trajectories, observations, replays, ...) are views of what counts now; singular ones are tables of "
+        "all\nthat ever happened, dead branches included.",
+    )  # fmt: skip
+    _run(argument)
+    argument("statement", metavar="STATEMENT", help="SELECT, WITH, VALUES or EXPLAIN; nothing is ever written")
+    argument("--csv", action="store_true", help="as CSV")
+
+
+def _export(commands: Commands) -> None:
+    argument = _command(
+        commands, "export", (MOVE, "export"), "write what a log holds to a folder that datasets.load_dataset reads",
+        "export outputs/run-1 my-experience", "Parquet files and a card; `import` and `experience_from` read it back.",
+    )  # fmt: skip
+    _run(argument)
+    argument("folder", metavar="DIR", help="a new or empty folder")
+    argument("--step", type=int, metavar="N", help="what it held at optimizer step N, instead of at the end")
+    argument(
+        "--logp_dtype", choices=("float32", "float16"), default="float32",
+        help="float16 halves the log-probs, and rounds those that were kept in float32 by up to 0.05 %% (default: %(default)s)",
+    )  # fmt: skip
+    argument("--no_text", action="store_true", help="without completions as text")
+    argument("--skip_damaged", action="store_true", help="leave out trajectories whose tokens are damaged")
+
+
+def _import(commands: Commands) -> None:
+    argument = _command(
+        commands, "import", (MOVE, "import_"), "take an exported folder over into a log", "import outputs/run-2 my-experience",
+        "An existing log gets a new branch that continues its newest one; what does not match it is reported and left out.",
+    )  # fmt: skip
+    argument("run", nargs="?", default=".", metavar="RUN", help=RUN + "; a log that is not there yet is made")
+    argument("folder", metavar="DIR", help="made by `exgrpo experience export`")
+
+
+def _merge(commands: Commands) -> None:
+    argument = _command(
+        commands, "merge", (MOVE, "merge"), "make a new log of what several hold",
+        "merge outputs/run-1 outputs/run-2 --into outputs/both/experience.db",
+        "Each is taken over in turn, as by experience_from; of a question that two know, the accuracy of the later one counts.",
+    )  # fmt: skip
+    argument("runs", nargs="+", metavar="RUN", help="output_dirs that hold experience.db, or such files")
+    argument("--into", required=True, metavar="OUT", help="the new log, or a folder for it")
+
+
+def _prune(commands: Commands) -> None:
+    argument = _command(
+        commands, "prune", (MOVE, "prune"), "delete what nothing needs any more, and make the file smaller",
+        "prune outputs/run-1 --dry_run",
+        "Branches that neither the newest one nor a checkpoint beside the log continues, and token ids and log-probs of\n"
+        "trajectories that left long ago. Every checkpoint beside the log can be resumed from as before.",
+    )  # fmt: skip
+    _run(argument)
+    argument(
+        "--before_step", type=int, metavar="N",
+        help="tokens of what left before step N go (default: the step of the earliest checkpoint beside the log; without one "
+        "all that left)",
+    )  # fmt: skip
+    argument(
+        "--checkpoints", action="append", default=[], metavar="DIR", help="another folder with checkpoints of this log"
+    )
+    argument(
+        "--without_checkpoints",
+        action="store_true",
+        help="also where checkpoints were saved with the log, but none is found",
+    )
+    argument("--dry_run", action="store_true", help="only tell what would go")
+
+
+def _verify(commands: Commands) -> None:
+    argument = _command(
+        commands, "verify", (MOVE, "verify"), "list all damage of a log", "verify outputs/run-1",
+        "Exit code 0: none; 1: there is some.",
+    )  # fmt: skip
+    _run(argument)
+
+
+def _fork(commands: Commands) -> None:
+    argument = _command(
+        commands, "fork", (MOVE, "fork"), "go back to the experience of an earlier step, on a new branch",
+        "fork outputs/run-1 --step 500",
+        "Afterwards stats, export and experience_from see the experience of that step. Nothing is deleted.",
+    )  # fmt: skip
+    _run(argument)
+    argument("--step", type=int, required=True, metavar="N", help="the last commit at or before this optimizer step")

@@ -1,0 +1,125 @@
+"""`exgrpo experience export`, `import`, `merge`, `prune`, `verify` and `fork`: experience moved and mended."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from ...archive import maintenance as upkeep
+from ...archive.dataset_card import CARD, facts_of_card
+from ...archive.parquet import export as export_to
+from ...errors import ExperienceLogError
+from ...log import LogReader
+from ..main import FAILED, UsageError
+from . import FILE_NAME, log_path, refuse_the_old_order
+from .output import counted, listed, plain, quantity, write, write_json
+from .text import Decoder
+
+
+def export(args: argparse.Namespace) -> int:
+    refuse_the_old_order("export", args.run, args.folder)
+    with LogReader(log_path(args.run)) as reader:
+        position = None if args.step is None else reader.position_at_step(args.step)
+        decode = Decoder(reader)
+        texts = decode if not args.no_text and decode.knows_any() else None
+        report = export_to(reader, args.folder, position, args.logp_dtype, texts, args.skip_damaged)
+    if args.json:
+        write_json(report)
+        return 0
+    write(
+        f"{counted(report.trajectories, 'trajectory', 'trajectories')} of {counted(report.questions, 'question')} that were "
+        f"seen, {counted(report.tokens, 'token')}, {quantity(report.bytes)} in {report.folder}."
+    )
+    if report.unreadable:
+        write(f"Left out, damaged or pruned: {listed(report.unreadable)}.")
+    write(
+        f"Look at it: datasets.load_dataset({str(report.folder)!r}); train on from it: experience_from={str(report.folder)!r}."
+    )
+    return 0
+
+
+def import_(args: argparse.Namespace) -> int:
+    if _is_export(args.run) and not _is_export(args.folder):
+        raise UsageError(
+            f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
+        )
+    return _gathered(upkeep.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
+
+
+def _is_export(folder: str) -> bool:
+    return facts_of_card(Path(folder).expanduser() / CARD) is not None
+
+
+def merge(args: argparse.Namespace) -> int:
+    into = Path(args.into).expanduser()
+    into = into if into.suffix == ".db" else into / FILE_NAME
+    return _gathered(upkeep.merge([log_path(run) for run in args.runs], into), args)
+
+
+def _gathered(report: upkeep.Gathered, args: argparse.Namespace) -> int:
+    if args.json:
+        sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
+        write_json({**plain(report), "sources": sources})
+        return 0
+    for name, inherited in report.sources:
+        write(f"{name}: {inherited}.")
+    for warning in report.warnings:
+        write(f"Warning: {warning}")
+    stored = counted(report.trajectories, "trajectory", "trajectories")
+    write(f"{report.into} holds {stored} of {counted(report.questions, 'question')} now (branch {report.branch}).")
+    return 0
+
+
+def prune(args: argparse.Namespace) -> int:
+    folders = [Path(folder).expanduser() for folder in args.checkpoints]
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise UsageError(f"--checkpoints: there is no folder {missing[0]}.")
+    report = upkeep.prune(log_path(args.run), args.before_step, args.dry_run, folders, args.without_checkpoints)
+    if args.json:
+        write_json({**plain(report), "bytes_freed": report.bytes_before - report.bytes_after, "dry_run": args.dry_run})
+        return 0
+    write(f"{'Would go' if args.dry_run else 'Gone'}:")
+    write(f"  branches that nothing continues: {listed(report.branches)}")
+    write(f"  events that nothing sees: {report.events:,}, among them {report.trajectories:,} trajectories")
+    write(f"  tokens of trajectories that left before step {report.before_step}: {report.tokens:,}")
+    write(f"Can be resumed from as before: {listed(report.checkpoints)}.")
+    if not args.dry_run:
+        freed = max(0, report.bytes_before - report.bytes_after)
+        write(f"{quantity(freed)} freed; the file has {quantity(report.bytes_after)}.")
+    if report.note:
+        write(f"Warning: {report.note}")
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    path = log_path(args.run)
+    found = upkeep.verify(path)
+    if args.json:
+        write_json({"path": path, "sound": not found, "findings": found})
+    elif not found:
+        write(f"{path}: no damage found.")
+    else:
+        for finding in found:
+            write(str(finding))
+        write(
+            f"{path}: {counted(len(found), 'finding')}. Nothing was changed. `exgrpo experience export "
+            f"{shlex.quote(args.run)} DIR --skip_damaged` saves what can still be read."
+        )
+    return FAILED if found else 0
+
+
+def fork(args: argparse.Namespace) -> int:
+    path = log_path(args.run)
+    try:
+        report = upkeep.fork(path, args.step)
+    except ExperienceLogError as error:
+        if "holds nothing at or before" in str(error):
+            raise UsageError(str(error)) from error
+        raise
+    if args.json:
+        write_json(report)
+        return 0
+    write(
+        f"{path}: branch {report.branch} continues branch {report.parent} from step {report.step} on, with "
+        f"{counted(report.trajectories, 'trajectory', 'trajectories')}. What came later stays on its branch."
+    )
+    return 0

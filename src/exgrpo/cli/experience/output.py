@@ -1,0 +1,165 @@
+"""How results of `exgrpo experience` are written: tables for people, in a terminal and in a pipe, and JSON for machines."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from ...report.table import format_cell
+
+Row = Mapping[str, Any]
+PIPED_WIDTH = 120
+NARROWEST = 20  # columns of a long text
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def write(text: str = "") -> None:
+    """A line, or several, in which nothing commands the terminal: what a model or a dataset says is not trusted."""
+    sys.stdout.write(harmless(text) + "\n")
+
+
+def harmless(text: str) -> str:
+    """Control characters, and those that turn the direction of writing, as their escapes."""
+    return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+
+
+def write_json(value: Any) -> None:
+    """As JSON that every parser reads: NaN and infinities are null."""
+    sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=sys.stdout.isatty()) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """As dictionaries, lists, strings and numbers that JSON knows."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
+    raise TypeError(f"{type(value).__name__} is no value for JSON")
+
+
+def width() -> int:
+    """Columns of the terminal, or of a pipe; `COLUMNS` overrules both."""
+    return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+
+
+def _tears() -> bool:
+    """Whether a line that is too long is broken where it is shown; a pipe takes any."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
+def write_facts(facts: Row) -> None:
+    """Names and values in two columns; a long value goes on below itself."""
+    margin = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        text = format_cell(value)
+        if "\n" not in text and margin + len(text) > width() > margin + NARROWEST:
+            text = textwrap.fill(
+                text, width() - margin, break_long_words=False, break_on_hyphens=False
+            ).replace("\n", "\n" + " " * margin)  # fmt: skip
+        write(f"{name:<{margin}}{text}")
+
+
+def write_table(
+    rows: Sequence[Row], columns: Sequence[str], long: str | None = None, spare: Sequence[str] = ()
+) -> None:
+    """A table in which nothing is cut but the column `long`, which stands last and gets what width is left.
+
+    Where it does not fit into the terminal, columns of `spare` are left out, which is said; where that does not do, each row
+    is a block of names and values.
+
+    Args:
+        rows: values by column; identifiers as text, so that they are not grouped like quantities.
+        columns: which, in which order.
+        long: a column of long texts.
+        spare: columns that may be left out, the first first.
+    """
+    cells = {name: [_one_line(format_cell(row.get(name))) for row in rows] for name in columns}
+    widths = {name: max(map(len, [name, *texts])) for name, texts in cells.items()}
+
+    def room() -> int:
+        return width() - sum(widths[name] + 2 for name in widths if name != long) + 2 * (long is None)
+
+    needed = 0 if long is None else NARROWEST
+    left_out = []
+    for name in spare if _tears() else ():
+        if room() < needed and name in widths:
+            left_out.append(name)
+            del widths[name]
+    if _tears() and room() < (0 if long is None else len(long)):
+        for number in range(len(rows)):
+            write_facts({name: cells[name][number] for name in widths})
+            write()
+    else:
+        if long is not None:
+            cells[long] = [shortened(text, max(NARROWEST, room() - 2)) for text in cells[long]]
+            widths[long] = 0
+        right = {name for name in widths if any(isinstance(row.get(name), Real) for row in rows)}
+        for line in [columns, *([cells[name][i] for name in columns] for i in range(len(rows)))]:
+            texts = zip(columns, line, strict=True)
+            aligned = [t.rjust(widths[n]) if n in right else t.ljust(widths[n]) for n, t in texts if n in widths]
+            write("  ".join(aligned).rstrip())
+    if left_out:
+        write(f"(without {', '.join(left_out)}: the terminal is too narrow; --json has all)")
+
+
+def shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def _one_line(text: str) -> str:
+    return harmless(" ".join(text.split()))
+
+
+def prompt_text(prompt: str | None) -> str:
+    """A prompt as people read it: of messages what the user said last."""
+    try:
+        messages = json.loads(prompt or "")
+        said = [m["content"] for m in messages if m.get("role") == "user"] or [m["content"] for m in messages]
+        return str(said[-1])
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        return prompt or ""
+
+
+def quantity(bytes_: int) -> str:
+    """A size in bytes, as people say it."""
+    size = float(bytes_)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{bytes_} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def bar(share: float, room: int = 30) -> str:
+    return "#" * round(share * room)
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """`1 question`, `2,000 questions`."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def listed(items: Iterable[Any]) -> str:
+    return ", ".join(map(str, items)) or "none"

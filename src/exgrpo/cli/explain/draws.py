@@ -1,0 +1,266 @@
+"""What one step would replay: weights from the question sampler, and many rehearsals of the planner's own plans."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...config import SCHEDULES
+from ...experience.difficulty import tier_of
+from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Scores, Trajectory
+from ...replay import Choice, StepPlan, share_of
+from ...replay.questions import Eligible, bucket_probabilities, pools_of, sampler_named
+from ...replay.trajectories import Scorer, eligible_questions
+from .pool import MADE_UP, Pool, stream_of
+
+MAX_ROWS = 17
+DRAWS, DRAWS_WHERE_EXACT = 4000, 400
+QUESTIONS_LOOKED_AT = 400_000
+"""Bound on draws times questions where each draw looks at every question."""
+
+
+class Table:
+    """Questions that can be replayed, in rows by accuracy: a row for each bucket, each tier of the option `tiers`, or each
+    tenth where there are too many buckets.
+
+    Args:
+        pool: after what a plan does before it draws.
+
+    Attributes:
+        labels: of the rows, (n,).
+        row_of_question: (Q,), -1 where it cannot be replayed.
+        looks_at_each: whether a draw takes time that grows with the pool.
+    """
+
+    def __init__(self, pool: Pool):
+        self.pool, self.buffer, self.config = pool, pool.buffer, pool.planner.config
+        self.sampler = sampler_named(self.config.question_choice)
+        self.labels = self._labels()
+        pools = self._pools()
+        looks_at_each = self.sampler.per_question or self._rule() is not None or self.config.difficulty == "spread"
+        self.looks_at_each = looks_at_each or self.config.mixing == "rescue"
+        weights = [np.where(p.strata.sizes > 0, self.sampler.weigh(p.strata), np.nan) for p in pools]
+        self._rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
+        self._chances = [self._chances_of(w, room) for w, room in zip(weights, self._rooms, strict=True)]
+        self._rows = [self.row_of(p.strata.accuracy) for p in pools]
+        self.row_of_question = np.full(self.buffer.num_questions, -1)
+        for found, rows in zip(pools, self._rows, strict=True):
+            for stratum, row in enumerate(rows.tolist()):
+                self.row_of_question[found.members(stratum)] = row
+
+    def _rule(self) -> Eligible | None:
+        """Which questions may be drawn; None where all that can be replayed may."""
+        config = self.config
+        moment = "added" if config.mixing == "added" else "plan"
+        if config.mixing in ("prompt", "rescue"):
+            return None
+        return eligible_questions(self.buffer, config, self.pool.step, moment)
+
+    def _pools(self) -> list[Any]:
+        """Strata of each problem type, as the planner draws from them."""
+        return pools_of(self.buffer, self.sampler, self.config, self.pool.step, self._rule())
+
+    def _chances_of(self, log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray | None:
+        """With which a draw comes from each stratum; None where each question is a stratum of its own."""
+        if self.sampler.per_question:
+            return None
+        if not room.sum():
+            return np.zeros(len(room))
+        return np.asarray(room / room.sum()) if self.sampler.alike else bucket_probabilities(log_weights, room)
+
+    def _labels(self) -> list[str]:
+        config, r = self.config, self.buffer.resolution
+        if config.question_choice == "tiers":
+            n = len(config.tier_shares)
+            return [f"{i / n:.0%} to {(i + 1) / n:.0%}" for i in range(n)]
+        if r < MAX_ROWS:
+            return [f"{b}/{r}" + ("" if config.difficulty == "spread" else f" {tier_of(b, r)}") for b in range(r + 1)]
+        return ["0%", *(f"{i * 10}% to {i * 10 + 10}%" for i in range(10)), "100%"]
+
+    def row_of(self, accuracy: FloatArray) -> IntArray:
+        """Of each accuracy its row."""
+        r = self.buffer.resolution
+        if self.config.question_choice == "tiers":
+            n = len(self.config.tier_shares)
+            return np.minimum((accuracy * n).astype(int), n - 1)
+        if r < MAX_ROWS:
+            return np.floor(accuracy * r + 0.5).astype(int)
+        inside = 1 + np.minimum((accuracy * 10).astype(int), 9)
+        return np.where(accuracy <= 0, 0, np.where(accuracy >= 1, 11, inside))
+
+    @property
+    def available(self) -> IntArray:
+        """Questions that may be drawn, of each problem type."""
+        return np.array([room.sum() for room in self._rooms], np.int64)
+
+    def weights(self) -> FloatArray | None:
+        """With which a draw falls into each row, (n,); None where the sampler looks at each question."""
+        total = max(1, int(self.available.sum()))
+        found = np.zeros(len(self.labels))
+        for chances, rows, size in zip(self._chances, self._rows, self.available, strict=True):
+            if chances is None:
+                return None
+            found += np.bincount(rows, chances * size / total, len(found))
+        return found
+
+    def exact(self, n: int) -> FloatArray | None:
+        """Expected questions in each row of n that are drawn; None unless all are drawn alike or no stratum can be drawn
+        more often than it has questions."""
+        weights = self.weights()
+        if weights is None or self.config.max_drift:
+            return None
+        narrow = [
+            (room[chances > 0] < n).any()
+            for chances, room in zip(self._chances, self._rooms, strict=True)
+            if chances is not None
+        ]
+        if any(narrow) and not self.sampler.alike:
+            return None
+        return np.asarray(min(n, int(self.available.sum())) * weights)
+
+    def by_row(self, questions: IntArray) -> IntArray:
+        """How many of some questions are in each row, (n,)."""
+        rows = self.row_of_question[questions]
+        return np.bincount(rows[rows >= 0], minlength=len(self.labels))
+
+    def seen(self) -> IntArray | None:
+        """All questions by their accuracy, (n,), those too that cannot be replayed; None where rows are not of accuracies."""
+        if self.config.difficulty == "spread":
+            return None
+        buffer, r = self.buffer, self.buffer.resolution
+        known = np.flatnonzero(buffer.questions.scorable > 0)
+        return np.bincount(
+            self.row_of(np.asarray(buffer.questions.bucket[known], float) / r), minlength=len(self.labels)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What one rehearsal gave.
+
+    Args:
+        questions: replayed ones.
+        chosen: stored trajectories of each group that has some.
+        measured: trajectories that were measured for it.
+        refused: questions that had no eligible trajectory.
+        fresh: the other questions of the batch.
+    """
+
+    questions: IntArray
+    chosen: tuple[tuple[Choice, ...], ...]
+    measured: int
+    refused: int
+    fresh: IntArray
+
+
+class Rehearsals:
+    """Plans of the same step, from draws of their own, and what they gave on average.
+
+    Args:
+        pool: with the gate open.
+        table: of its questions.
+        batch: questions a step.
+        epoch: epochs done.
+        draws: how many plans; None: as many as are needed.
+
+    Attributes:
+        wanted: questions that a plan is to replay; 0 where only groups are mended.
+        exact: whether `expected` is exact, or a mean over the plans.
+        expected, error: replayed questions in each row of the table, (n,), and the standard error; 0 where it is exact.
+        in_batch: of rescues, questions of a batch in each row, (n,).
+        all: each `Drawn`.
+    """
+
+    def __init__(self, pool: Pool, table: Table, batch: int, epoch: float, draws: int | None = None):
+        self.pool, self.table, self.batch, self.epoch = pool, table, batch, epoch
+        self.rescues = pool.planner.config.mixing == "rescue"
+        self.wanted = self._wanted()
+        exact = None if self.rescues else table.exact(self.wanted)
+        self.exact = exact is not None
+        number = draws or (DRAWS_WHERE_EXACT if self.exact else DRAWS)
+        if table.looks_at_each and not draws:
+            number = min(number, max(50, QUESTIONS_LOOKED_AT // pool.buffer.num_questions))
+        self.all = list(self._rehearse(number))
+        counts = np.array([table.by_row(drawn.questions) for drawn in self.all], float)
+        self.expected = counts.mean(0) if exact is None else exact
+        self.error = counts.std(0) / math.sqrt(number) * (not self.exact)
+        self.in_batch = np.mean([table.by_row(drawn.fresh) for drawn in self.all], axis=0)
+
+    def _wanted(self) -> int:
+        config = self.pool.planner.config
+        if config.mixing == "coin":
+            return self.batch
+        if self.rescues:
+            return 0
+        return share_of(self.batch, SCHEDULES[config.schedule](config.replay_share, self.epoch, config))
+
+    def _rehearse(self, number: int) -> Iterator[Drawn]:
+        pool, planner, asked = self.pool, self.pool.planner, [0]
+        first, n = planner.generation, pool.buffer.num_questions
+
+        def score(trajectories: Sequence[Trajectory]) -> list[Scores]:
+            asked[0] += len(trajectories)
+            return pool.score(trajectories)
+
+        for generation in range(first, first + number):
+            rng, asked[0] = np.random.default_rng((MADE_UP, planner.seed, generation)), 0
+            planner.stream = stream_of(n, rng.permutation(n) if self.rescues else None)
+            with pool.unmeasured():
+                planner.generation = generation
+                plan = planner.plan(self.batch, pool.step, self.epoch, score)
+                rescues = self._rescues(plan, rng, score)
+            in_groups = tuple(group for group in plan.replays if group)
+            chosen = in_groups + tuple((choice,) for choice in plan.added) + rescues
+            of_chosen = np.array([choices[0].trajectory.question for choices in chosen], int)
+            questions = plan.questions[plan.replayed] if plan.replayed.any() else of_chosen
+            yield Drawn(questions, chosen, asked[0], plan.refused, plan.questions[~plan.replayed])
+
+    def _rescues(self, plan: StepPlan, rng: np.random.Generator, score: Scorer) -> tuple[tuple[Choice, ...], ...]:
+        """What is put into groups that fail by chance, each completion right with the accuracy of its question."""
+        if not self.rescues:
+            return ()
+        accuracy = np.nan_to_num(self.pool.buffer.questions.accuracy(plan.questions))
+        right = rng.random((len(accuracy), self.pool.planner.num_generations)) < accuracy[:, None]
+        found = self.pool.planner.rescue(plan, np.where(right, RIGHT, WRONG), score)
+        return tuple((rescue.choice,) for rescue in found)
+
+    # Means over plans -------------------------------------------------------------------------------------------
+
+    @property
+    def replayed(self) -> float:
+        """Replayed questions, or rescued groups, of a plan."""
+        return float(np.mean([len(drawn.questions) for drawn in self.all]))
+
+    @property
+    def refused(self) -> float:
+        return float(np.mean([drawn.refused for drawn in self.all]))
+
+    @property
+    def in_a_group(self) -> float:
+        """Stored trajectories of a replayed group; NaN where there is none."""
+        return _mean([len(choices) for drawn in self.all for choices in drawn.chosen])
+
+    def measured(self) -> tuple[float, float]:
+        """Trajectories that are measured for a plan, and the standard error."""
+        numbers = np.array([drawn.measured for drawn in self.all], float)
+        return float(numbers.mean()), float(numbers.std() / math.sqrt(len(numbers)))
+
+    def compared(self, name: str) -> tuple[float, float]:
+        """A column of the index: the mean over what is chosen, and over all that is stored of the same questions."""
+        chosen, stored = [], []
+        for drawn in self.all[:DRAWS_WHERE_EXACT]:
+            candidates = self.pool.buffer.candidates(drawn.questions, self.pool.step, np.random.default_rng(0))
+            serials = [choice.serial for choices in drawn.chosen for choice in choices]
+            values = candidates.scores(name)[candidates.held]
+            chosen += values[np.isin(candidates.serial[candidates.held], serials)].tolist()
+            stored += values.tolist()
+        return _mean(chosen), _mean(stored)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = np.asarray(values, float)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if known.size else math.nan

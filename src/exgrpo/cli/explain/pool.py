@@ -1,0 +1,251 @@
+"""What `exgrpo explain` looks at: the experience of a run, or one that is made up; and a planner that only rehearses."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...config import SCHEDULES, ReplayConfig
+from ...experience.buffer import ExperienceBuffer
+from ...experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
+from ...log import rebuild
+from ...log.rebuild import size_of
+from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_of
+from ...replay.gate import Gate
+from ..experience.look import one_moment
+
+MEASURED = ("entropy_step", "entropy", "nll", "confidence", "confidence_variance", "drift")
+ALL_AGES = 20
+"""The latest groups of a made-up pool are 1 to this many optimizer steps old."""
+DRIFT_A_STEP = 7e-5
+"""Mean squared log-ratio of a made-up trajectory, for each step of its age."""
+MADE_UP = 7919
+"""Apart from the seeds of draws: what a pool holds must not go with what is drawn from it."""
+TOKENS, DIMENSION, TYPES = 8, 16, 3
+
+
+class Rehearsal(ReplayPlanner):
+    """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
+
+    def _mark(self, slots: IntArray, records: NDArray[Any], generation: int, step: int, moment: str) -> None:
+        """Nothing: the experience stays as it is."""
+
+
+class StandIns:
+    """A store without tokens: a trajectory that was not put in is stood for by one of a single token, so that the file of a
+    run is read for its index alone."""
+
+    def __init__(self) -> None:
+        self.serial_of: dict[Trajectory, int] = {}
+        self._trajectories: dict[int, Trajectory] = {}
+        self._slots: dict[int, int] = {}
+        self._buffer: ExperienceBuffer | None = None
+
+    def stand_for(self, buffer: ExperienceBuffer) -> None:
+        """For all that a buffer holds now."""
+        slots = buffer.live_slots()
+        self._buffer = buffer
+        self._slots = dict(zip(buffer.column("serial")[slots].tolist(), slots.tolist(), strict=True))
+
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        self._trajectories.update(zip(serials, trajectories, strict=True))
+        self.serial_of.update(zip(trajectories, serials, strict=True))
+
+    def drop_many(self, serials: Sequence[int]) -> None:
+        """Nothing: it may be asked for again by a rehearsal."""
+
+    def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
+        return [self._get(serial) for serial in serials]
+
+    def _get(self, serial: int) -> Trajectory:
+        if serial not in self._trajectories:
+            assert self._buffer is not None
+            record = self._buffer.index.records[self._slots[serial]]
+            one = np.zeros(1)
+            made = Trajectory(int(record["question"]), one.astype(int), one, one, int(record["step"]))
+            self.put_many([serial], [made])
+        return self._trajectories[serial]
+
+
+@dataclass
+class Pool:
+    """Experience, and how to plan from it.
+
+    Args:
+        planner: that holds it, with its gate and counters.
+        path: of the log it was read from; None where it was made up.
+        step: optimizer steps done.
+        type_names: of each problem type.
+        store: of the planner.
+        groups: of each question of a made-up pool.
+    """
+
+    planner: Rehearsal
+    path: Path | None
+    step: int
+    type_names: tuple[str, ...]
+    store: StandIns
+    groups: int | None = None
+
+    @property
+    def buffer(self) -> ExperienceBuffer:
+        return self.planner.buffer
+
+    @contextlib.contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """What is measured inside is forgotten, and the counter of generations goes back."""
+        records, generation = self.buffer.index.records, self.planner.generation
+        before = {name: records[name].copy() for name in MEASURED}
+        yield
+        self.planner.generation = generation
+        for name, values in before.items():
+            records[name] = values
+
+    def score(self, trajectories: Sequence[Trajectory]) -> list[Scores]:
+        """What measuring would say: what was measured last; the drift of a made-up one grows with its age."""
+        records = self.buffer.index.records
+        found = []
+        for trajectory in trajectories:
+            slot = self.buffer.find(trajectory.question, self.store.serial_of[trajectory])
+            assert slot is not None
+            entropy, age = float(records["entropy"][slot]), self.step - trajectory.step
+            found.append(Scores(entropy, drift=DRIFT_A_STEP * age if self.path is None else float("nan")))
+        return found
+
+
+def stream_of(num_questions: int, order: IntArray | None = None) -> FreshStream:
+    """Questions in the same order in every pass: that of their numbers by default."""
+    same = np.arange(num_questions) if order is None else order
+    return FreshStream(lambda pass_number: same, num_questions)
+
+
+# The experience of a run ------------------------------------------------------------------------------------------------
+
+
+def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, seed: int) -> Pool:
+    """What a log holds, under options that its run need not have had.
+
+    Args:
+        path: of the log.
+        config: of the index and of plans.
+        k: completions a question; that of the log where None.
+        step: optimizer steps done; that of the log where None.
+        seed: of every draw.
+    """
+    with one_moment(path) as reader:
+        position = reader.position()
+        k = k or (reader.origin_of(position.branch).num_generations if position is not None else 0) or 8
+        n, store = size_of(reader), StandIns()
+        named = dict(reader.rows("SELECT id, problem_type FROM question"))
+        of_gaps = next(iter(named.values()), None)
+        names = [str(named.get(number, of_gaps)) for number in range(n)]
+        type_names, types = np.unique(names, return_inverse=True)
+        planner = Rehearsal(config, stream_of(n), k, seed, store, types=types)
+        state = rebuild(reader, planner.buffer)
+    planner.restore(state)
+    store.stand_for(planner.buffer)
+    planner.buffer.shrink()
+    return Pool(planner, path, state.step if step is None else step, tuple(map(str, type_names)), store)
+
+
+# A made-up pool ---------------------------------------------------------------------------------------------------------
+
+
+def sizes_of(questions: int, shape: str, k: int) -> list[int]:
+    """Questions with 0, 1, ..., K of K right: as many each; or in a line that falls (`hard`) or rises (`easy`)."""
+    weights = {"uniform": [1] * (k + 1), "hard": range(k + 1, 0, -1), "easy": range(1, k + 2)}[shape]
+    reached = np.cumsum([0, *weights])
+    return np.diff(questions * reached // reached[-1]).tolist()
+
+
+def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, step: int, seed: int) -> Pool:
+    """What a run with these options would hold after one group of K completions for each question.
+
+    Admission, retirement and capacities are those of the options. Ages, entropies, embeddings and problem types are drawn
+    from the seed; Pass@1 is that of the questions in the fresh stream.
+
+    Args:
+        config: the options.
+        k: completions a question.
+        sizes: questions with 0, 1, ..., K right, (K+1,).
+        earlier: groups of each question before its latest one, each with one success.
+        step: optimizer steps done.
+        seed: of the pool, and of every draw.
+    """
+    rng = np.random.default_rng((MADE_UP, seed))
+    n = sum(sizes)
+    store, types = StandIns(), rng.permutation(n) % TYPES
+    planner = Rehearsal(config, stream_of(n), k, seed, store, types=types)
+    successes = rng.permutation(np.repeat(np.arange(k + 1), sizes))
+    ages = rng.integers(1, ALL_AGES + 1, n)
+    for turn in range(earlier, -1, -1):
+        for age in range(ALL_AGES, 0, -1):
+            questions = np.flatnonzero(ages == age)
+            right = successes[questions] if turn == 0 else np.ones_like(questions)
+            _observe(planner, rng, questions, right, step - age - ALL_AGES * turn)
+    fresh = ~planner.buffer.retired | config.retired_in_stream
+    if fresh.any():
+        measured(planner.gate, float(successes[fresh].sum() / (k * fresh.sum())))
+    planner.buffer.shrink()
+    return Pool(planner, None, step, tuple(f"type {i}" for i in range(TYPES)), store, earlier + 1)
+
+
+def _observe(planner: Rehearsal, rng: np.random.Generator, questions: IntArray, right: IntArray, step: int) -> None:
+    """One group of each question, and what of it is stored."""
+    if not questions.size:
+        return
+    k = planner.num_generations
+    plan = StepPlan(0, step, questions, ((),) * len(questions), np.zeros(len(questions), bool))
+    groups = [
+        Group(question, np.where(np.arange(k) < s, RIGHT, WRONG), spread=float((s / k * (1 - s / k)) ** 0.5))
+        for question, s in zip(questions.tolist(), right.tolist(), strict=True)
+    ]
+    planner.observe(plan, groups)
+    for group in groups:
+        wanted = [member for member in range(k) if planner.wants(group, member < group.successes, "stop")]
+        planner.admit([_completion(rng, group, member, step, planner) for member in wanted], [group])
+
+
+def _completion(rng: np.random.Generator, group: Group, member: int, step: int, planner: ReplayPlanner) -> Trajectory:
+    """Right where the member is one of the first; of harder questions they are less sure."""
+    accuracy, correct = group.successes / planner.num_generations, member < group.successes
+    entropy = float(rng.gamma(4.0, 0.1 + 0.1 * (1 - accuracy)))
+    return Trajectory(
+        group.question, rng.integers(0, 1 << 30, TOKENS), -rng.exponential(entropy, TOKENS),
+        np.array([float(correct)]), step, entropy=entropy, correct=correct, advantage=float(correct) - accuracy,
+        embedding=None if planner.diversity is None else _embedding(rng),
+    )  # fmt: skip
+
+
+def _embedding(rng: np.random.Generator) -> FloatArray:
+    """Completions of one question are alike."""
+    return np.asarray(rng.normal(1.0, 0.5, DIMENSION))
+
+
+def measured(gate: Gate, pass_at_1: float) -> None:
+    """The gate has seen as many completions as it asks for, of this Pass@1."""
+    gate.look_back_on([(pass_at_1 * gate.start_completions, gate.start_completions)])
+
+
+def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | None:
+    """With which a step of `batch` questions replays at all, where a coin decides that; else None."""
+    schedule = SCHEDULES[config.schedule]
+    if config.mixing == "coin":
+        return float(schedule(config.replay_probability, epoch, config))
+    if not config.replays_questions:
+        return None
+    expected = expected_of(batch, schedule(config.replay_share, epoch, config))
+    return expected if 0 < expected < 1 else None
+
+
+def with_everything_open(planner: Rehearsal, batch: int, epoch: float) -> None:
+    """Plans of `batch` questions are replays from here on: the gate is open, and a coin falls on replay."""
+    planner.gate.open = True
+    if planner.config.mixing == "coin":
+        planner.config = replace(planner.config, replay_probability=1.0, schedule="constant")
+    elif probability_of(planner.config, batch, epoch) is not None:
+        planner.config = replace(planner.config, replay_share=min(1.0, 1.5 / batch), schedule="constant")

@@ -1,0 +1,134 @@
+"""`exgrpo lab`: run a study of the tiny policy, and make tables and pictures of what came of it."""
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..cli.environment import require
+from ..cli.numbers import at_least
+from ..cli.parser import Parser
+from ..yaml_file import read_yaml
+from .bench.machine import describe
+from .studies.results import Results
+from .studies.running import duration, estimated_seconds, run_study
+from .studies.study import Cell
+from .studies.study_file import load_study
+
+DEFAULT_FOLDER = Path("exgrpo-lab")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="exgrpo lab",
+        description="Paired experiments on the built-in tiny policy: arms on equal budgets, seed by seed, from a study file to "
+        "tables with intervals. docs/evidence.md shows what came of ours.",
+    )
+    commands = parser.add_subparsers(dest="action", required=True, metavar="run | report")
+    run = commands.add_parser(
+        "run",
+        help="run what of a study has not been run yet",
+        description="Run a study. Finished runs are kept one by one: a study that was interrupted goes on where it was, and "
+        "ends with the same results.jsonl as one that was not.",
+    )
+    run.add_argument("study", type=Path, metavar="STUDY.yaml", help="settings, arms and seeds; docs/lab.md shows one")
+    run.add_argument(
+        "--output_dir", type=Path, help=f"for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
+    )
+    run.add_argument(
+        "--jobs",
+        type=at_least(1),
+        default=min(2, os.cpu_count() or 1),
+        metavar="J",
+        help="processes, one thread each",
+    )
+    run.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="runs to make, as setting/arm/seed; * and ? stand for anything",
+    )
+    run.add_argument("--short", action="store_true", help="one seed, a few steps: whether it runs, and nothing else")
+    run.add_argument("--discard_changed", action="store_true", help="run those again whose options have changed since")
+    run.add_argument("--dry_run", action="store_true", help="say what would run, and how long it takes")
+    report = commands.add_parser("report", help="tables and pictures of a study's results")
+    report.add_argument(
+        "folder",
+        type=Path,
+        metavar="STUDY.yaml | DIR",
+        help=f"the study, or where its results are if not in {DEFAULT_FOLDER}/",
+    )
+    report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: beside the results)")
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; returns the exit code."""
+    args = make_parser().parse_args(argv)
+    require("trl", "trl", "The lab")
+    require("rich", "report", "The lab")
+    return _run(args, argv) if args.action == "run" else _report(args)
+
+
+def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    from rich.console import Console
+
+    from ..cli.progress import make_display
+
+    study = load_study(args.study)
+    if args.short:
+        study = study.shortened()
+    cells = study.only(args.only)
+    folder = args.output_dir or DEFAULT_FOLDER / (study.name + ("-short" if args.short else ""))
+    console = Console()
+    display = make_display(console, keep_finished=False)
+    display.say(study.title)
+    results = Results(folder)
+    there = results.rows()
+    todo = [cell for cell in cells if there.get(cell.key, {}).get("fingerprint") != cell.fingerprint]
+    seconds = estimated_seconds(todo, _tokens, args.jobs)
+    cores = "an idle core" if args.jobs == 1 else f"{args.jobs} idle cores"
+    display.say(
+        f"{len(study.settings)} settings, {len(cells)} runs, {len(todo)} of them to do: about {duration(seconds)} on {cores}."
+    )
+    if args.dry_run:
+        for cell in todo:
+            display.say(f"  {cell.key}")
+        return 0
+    about = {
+        "command": shlex.join(["exgrpo", "lab", *argv]),
+        "name": study.name,
+        "study": read_yaml(args.study, "The study"),
+        "short": args.short,
+        **describe("transformers"),
+    }
+    run_study(study, cells, results, about, args.jobs, display, args.discard_changed)
+    display.say(f"wrote {folder / 'results.jsonl'}; next: exgrpo lab report {folder}")
+    return 0
+
+
+def _tokens(cell: Cell) -> float:
+    """Completion tokens that a cell generates for training, and for its evaluations a fifth of their cost."""
+    from ..tasks import Family, get_task
+    from .studies.regime import tokens_of
+
+    regime = cell.setting.regime
+    task = get_task(regime.task, **regime.knobs)
+    assert isinstance(task, Family)
+    trained = tokens_of(task, cell.seed, regime) * cell.arm.budget if cell.arm else 0.0
+    length = trained / max(1, regime.steps * regime.questions_per_step * regime.num_generations)
+    evaluations = regime.evaluations * cell.arm.budget if cell.arm else 1.0
+    return trained + 0.2 * evaluations * regime.eval_questions * (regime.num_samples + 1) * length
+
+
+def _report(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from .studies.report import write_report
+
+    folder = DEFAULT_FOLDER / args.folder.stem if args.folder.suffix in (".yaml", ".yml") else args.folder
+    for path in write_report(folder, args.output_dir or folder):
+        Console().print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    return 0

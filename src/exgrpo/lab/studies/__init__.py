@@ -1,0 +1,1 @@
+"""Studies: presets against each other on tiny policies, with seeds and intervals."""

@@ -1,0 +1,137 @@
+"""Events as rows of their tables, and back. NaN is NULL there, and a negative zero is none."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..experience.events import (
+    Event,
+    Evicted,
+    Learned,
+    Measured,
+    Observed,
+    Planned,
+    Replayed,
+    Retired,
+    Returned,
+    Stored,
+)  # fmt: skip
+from . import schema
+
+SERIAL_MASK = (1 << schema.SERIAL_BITS) - 1
+DIGEST_MASK = (1 << 64) - 1
+
+
+class Numbering(Protocol):
+    """Numbers in the log: of a question of this run, of a trajectory by its serial."""
+
+    def number_of(self, question: int) -> int: ...
+    def id_of(self, serial: int) -> int: ...
+
+
+_TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        Planned: ("generation", ("generation", "step", "questions", "replayed", "refilled", "idle")),
+        Observed: (
+            "observation",
+            ("generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "spread"),
+        ),
+        Replayed: ("replay", ("generation", "step", "question", "serial", "moment", "age", "entropy")),
+        Learned: ("learning", ("generation", "step", "question", "serial", "log_ratio", "ess")),
+        Measured: (
+            "measurement",
+            ("step", "question", "serial", "entropy", "nll", "confidence", "confidence_variance", "drift"),
+        ),
+        Retired: ("retirement", ("generation", "step", "question", "kind")),
+        Returned: ("retirement", ("generation", "step", "question", "kind")),
+        Evicted: ("eviction", ("generation", "step", "question", "serial", "reason")),
+    }
+)
+"""Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
+_NUMBERS = {"spread", "entropy", "log_ratio", "ess", "nll", "confidence", "confidence_variance", "drift"}
+
+
+def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, Iterator[tuple[Any, ...]]]:
+    """The table of an event, and the values of its rows from the column after `branch` on.
+
+    Args:
+        event: what happened, once or to many; not `Admitted` or `Stored`.
+        log: gives numbers.
+        generation, step: now, for events that do not say.
+    """
+    table, names = _TABLES[type(event)]
+    kind = "returned" if isinstance(event, Returned) else "left"
+    given: dict[str, Any] = {"generation": generation, "step": step, "kind": kind} | vars(event)
+    n = np.size(given.get("question", 0))
+    return table, zip(*(_values(name, given[name], n, log) for name in names), strict=True)
+
+
+def _values(name: str, given: Any, n: int, log: Numbering) -> Sequence[Any]:
+    """A column of n values as a log holds them."""
+    many = given.tolist() if isinstance(given, np.ndarray) else given if isinstance(given, tuple) else [given] * n
+    if name == "question":
+        return [log.number_of(question) for question in many]
+    if name == "serial":
+        return [log.id_of(serial) for serial in many]
+    if name in _NUMBERS:
+        return [null(value) for value in many]
+    return [int(value) for value in many] if name == "replayed" else many
+
+
+def scores_of(stored: Stored) -> tuple[Any, ...]:
+    """Values of the columns `correct` to `confidence_variance` of a trajectory."""
+    numbers = (stored.advantage, stored.quality, stored.nll, stored.confidence, stored.confidence_variance)
+    return int(stored.correct), *map(null, numbers)
+
+
+def event_of(table: str, values: Sequence[Any]) -> Event | None:
+    """What happened, from the values of a row without `seq` and `crc`; None for the state of a planner."""
+    if table == "generation":
+        return Planned(*values[1:])
+    if table == "observation":
+        _, generation, step, question, successes, scorable, unscorable, replayed, spread = values
+        return Observed(generation, step, question, successes, scorable, unscorable, bool(replayed), nan(spread))
+    if table == "trajectory":
+        return _stored(values)
+    if table == "replay":
+        _, generation, step, question, number, moment, age, entropy = values
+        return Replayed(generation, step, question, number & SERIAL_MASK, moment, age, nan(entropy))
+    if table == "learning":
+        _, generation, step, question, number, log_ratio, ess = values
+        return Learned(generation, step, question, number & SERIAL_MASK, nan(log_ratio), nan(ess))
+    if table == "measurement":
+        _, step, question, number, *scores = values
+        return Measured(number & SERIAL_MASK, question, step, *map(nan, scores))
+    if table == "retirement":
+        return (Returned if values[4] == "returned" else Retired)(*values[1:4])
+    if table == "eviction":
+        return Evicted(values[4] & SERIAL_MASK, values[3], values[5])
+    return None
+
+
+def _stored(values: Sequence[Any]) -> Stored:
+    (
+        _, number, _, step, question, _, digest, _, entropy, measured_at, _, _, correct, advantage, quality, nll, confidence,
+        variance, _,
+    ) = values  # fmt: skip
+    return Stored(
+        number & SERIAL_MASK, digest & DIGEST_MASK, question, step, nan(entropy), measured_at, nan(nll), nan(confidence),
+        nan(variance), bool(correct), nan(advantage), nan(quality),
+    )  # fmt: skip
+
+
+def null(value: float) -> float | None:
+    value = float(value) + 0.0  # SQLite knows no negative zero
+    return None if math.isnan(value) else value
+
+
+def nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def signed(number: int) -> int:
+    """64 bits as SQLite's integers hold them."""
+    return number - (1 << 64) if number >> 63 else number

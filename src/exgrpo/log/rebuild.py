@@ -1,0 +1,139 @@
+"""The buffer is what follows from the log up to a position."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..experience.buffer import ExperienceBuffer
+from ..experience.events import Event, Evicted, Planned, PlannerState, Stored
+from ..experience.replayed import apply, restore
+from ..experience.store import TrajectoryStore
+from .connection import damaged
+from .reader import LogReader
+from .records import Position
+from .snapshot import NONE, config_of, translated, window_of
+
+SHARED = ("generation", "step", "moment")
+"""Fields that are the same of all to whom an event happened, but for the steps of what was stored."""
+LONGEST_RUN = 4096
+
+
+def rebuild(
+    reader: LogReader,
+    buffer: ExperienceBuffer,
+    position: Position | None = None,
+    indices: NDArray[np.int32] | None = None,
+    use_snapshot: bool = True,
+) -> PlannerState:
+    """Make an empty buffer what it was at a position, or, with options that its run did not have, what it would be.
+
+    Args:
+        reader: of the log.
+        buffer: empty, with room for all questions; its store is left alone.
+        position: where; the end of the newest branch by default.
+        indices: of each question of the log its number in the buffer, NONE where it has none; by default the same.
+        use_snapshot: whether to begin with the newest snapshot of a run whose index had the same options, instead of the
+            first event.
+
+    Returns:
+        The state of the planner there, with questions numbered as in the buffer.
+
+    Raises:
+        DamagedLogError: an event is missing, is not what was written, or contradicts those before it.
+    """
+    position = position or reader.position()
+    if position is None or position.seq == 0:
+        return PlannerState()
+    lineage = reader.lineage(position)
+    after = next_serial = 0
+    wanted = window_of(buffer.config)
+    alike = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
+    if use_snapshot and (found := reader.snapshot(alike)) is not None:
+        after, arrays = found
+        restore(buffer, translated(arrays, buffer.num_questions, indices))
+        next_serial = buffer.next_serial
+    for run in _runs(reader.events(lineage, after, next_serial)):
+        try:
+            for event in _as_few([event for _, event in run]):
+                apply(buffer, _with_index(event, indices))
+        except (ValueError, IndexError) as error:
+            _apply_each(reader, buffer, run, indices)  # to tell which
+            raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
+    state = replace(reader.state(position), recent=reader.recent(lineage, buffer.config.start_completions))
+    if indices is not None:
+        state = replace(state, deferred=tuple(int(indices[number]) for number in state.deferred))
+    return state
+
+
+def size_of(reader: LogReader) -> int:
+    """How many questions a buffer needs that numbers them as the log does."""
+    return max((number for number, _ in reader.questions()), default=0) + 1
+
+
+def empty_buffer(
+    reader: LogReader, position: Position | None, store: TrajectoryStore | None = None
+) -> ExperienceBuffer:
+    """One to rebuild in: with the questions of the log, and K and options of the run at a position."""
+    if position is None:
+        return ExperienceBuffer(size_of(reader), 1, store=store)
+    origin = reader.origin_of(position.branch)
+    return ExperienceBuffer(size_of(reader), max(1, origin.num_generations), config_of(origin), store)
+
+
+def _runs(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event]]]:
+    """Cut events, with their numbers, into runs that can be one event: alike in all that is not said of each. Trajectories
+    that came and that left are one run: all may come before any leaves."""
+
+    def likeness(item: tuple[int, Event]) -> tuple[Any, ...]:
+        event = item[1]
+        if isinstance(event, (Stored, Evicted)):
+            return (Stored,)
+        return type(event), item[0] if isinstance(event, Planned) else 0, *(getattr(event, name, 0) for name in SHARED)
+
+    for _, run in groupby(events, likeness):
+        while chunk := list(islice(run, LONGEST_RUN)):
+            yield chunk
+
+
+def _as_few(events: Sequence[Event]) -> list[Event]:
+    """Make one event of a run, or two where trajectories came and left."""
+    came = [event for event in events if not isinstance(event, Evicted)]
+    left = [event for event in events if isinstance(event, Evicted)]
+    return [_as_one(some) for some in (came, left) if some]
+
+
+def _as_one(events: Sequence[Event]) -> Event:
+    """Make one event of many out of events that are alike."""
+    first = events[0]
+    if len(events) == 1:
+        return first
+    fields: dict[str, Any] = dict(vars(first))
+    for name in fields:
+        if name not in SHARED or isinstance(first, Stored):
+            values = [getattr(event, name) for event in events]
+            fields[name] = tuple(values) if name == "reason" else np.array(values, "u8" if name == "digest" else None)
+    return type(first)(**fields)
+
+
+def _apply_each(
+    reader: LogReader, buffer: ExperienceBuffer, run: Sequence[tuple[int, Event]], indices: NDArray[np.int32] | None
+) -> None:
+    for seq, event in run:
+        try:
+            apply(buffer, _with_index(event, indices))
+        except (ValueError, IndexError) as error:
+            raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
+
+
+def _with_index(event: Any, indices: NDArray[np.int32] | None) -> Event:
+    if indices is None or not hasattr(event, "question"):
+        return event  # type: ignore[no-any-return]
+    questions = np.atleast_1d(event.question)
+    here = indices[questions]
+    if (unknown := questions[here == NONE]).size:
+        raise ValueError(f"question {unknown[0]} is not among the questions of this run")
+    return replace(event, question=here)  # type: ignore[no-any-return]

@@ -1,0 +1,327 @@
+"""Writing a log: the listener of a buffer and a planner, and the store of their token arrays.
+
+Events gather in memory and reach the file in one transaction a commit; what is not written yet can be read all the same.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ExperienceLogError
+from ..experience.events import Admitted, Began, Event, Planned, PlannerState
+from ..experience.trajectory import Trajectory
+from . import schema
+from .codec import rows_of
+from .commits import Commit, Kept
+from .connection import WriterLock, connect, create, explained, now, synchronous_of
+from .reader import LogReader
+from .records import Branch, Origin, Position, Questions, Span
+from .snapshot import NONE, packed
+from .store import StoredTrajectories
+
+INHERITED = -1
+"""The generation under which stands what happened before the first one of a run."""
+
+
+class LogWriter:
+    """The one process that writes a log, on one branch of it.
+
+    Use: `open`, then `begin` a branch, then give it to a planner as listener and as store, and `commit` after each
+    generation. Questions carry the numbers of the run's own buffer.
+
+    Args:
+        path: of the file; made if it is not there.
+        questions: of this run.
+        logp_dtype: `float32` or `float16`: in what log-probs are kept.
+
+    Raises:
+        LogInUseError: another process writes it.
+        ExperienceLogError, DamagedLogError: it cannot be opened, written or trusted.
+    """
+
+    def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
+        self.path = Path(path).resolve()  # one lock for all names of a file
+        self.questions = questions
+        self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
+        self._lock = WriterLock(self.path)
+        self._lineage: tuple[Span, ...] = ()
+        self._gathered = Commit()
+        self._unwritten: dict[int, Trajectory] = {}  # by serial; each leaves once its transaction is in the file
+        self._indices = np.empty(0, np.int32)
+        self._last_state: PlannerState | None = None
+        self._generation, self._step = INHERITED, 0
+        self._lock_and_read()
+
+    def _lock_and_read(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExperienceLogError(f"the folder of {self.path} cannot be made ({error}).") from error
+        with contextlib.ExitStack() as undo:
+            self._lock.acquire()
+            undo.callback(self._lock.release)
+            self._connection = connect(self.path, write=True) if self.path.exists() else create(self.path)
+            undo.callback(self._connection.close)
+            with explained(self.path, "opening it for writing"):
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.execute("ROLLBACK")
+                self._synchronous = synchronous_of(self._connection)
+            self.reader = LogReader(self.path, self._connection)
+            self._numbers = self._match_questions()
+            self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
+            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
+            undo.pop_all()
+
+    @property
+    def writing(self) -> bool:
+        """Whether this writer holds the log."""
+        return self._lock.held
+
+    def pause(self) -> None:
+        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer."""
+        if not self._lock.held:
+            return
+        with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._lock.release()
+
+    def close(self) -> None:
+        """Free the log for other writers, as `pause`; reading through this one ends too."""
+        self.pause()
+        self._connection.close()
+
+    def _match_questions(self) -> NDArray[np.int32]:
+        """Of each question of this run its number in the log, or NONE."""
+        numbers = np.full(len(self.questions.keys), NONE, np.int32)
+        here = {key: index for index, key in enumerate(self.questions.keys)}
+        last = 0
+        for last, facts in self.reader.questions():
+            if (index := here.get(facts.key)) is not None:
+                numbers[index] = last
+        self._next_question = last + 1
+        return numbers
+
+    def index_of(self, number: int) -> int:
+        """The number in this run of a question of the log."""
+        if number >= len(self._indices):
+            self._indices = self.indices()
+        return int(self._indices[number])
+
+    def indices(self) -> NDArray[np.int32]:
+        """Of each question of the log its number in this run, or NONE, shape (numbers of the log + 1,)."""
+        indices = np.full(self._next_question, NONE, np.int32)
+        known = np.flatnonzero(self._numbers != NONE)
+        indices[self._numbers[known]] = known
+        return indices
+
+    # Branches ---------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """The end of the last commit."""
+        return Position(self.reader.id, self._lineage[-1].branch, self._lineage[-1].last)
+
+    def begin(self, origin: Origin, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
+        """Start a branch: a run of its own, or what continues another from a position. It is in the file from its first
+        commit on.
+
+        Args:
+            origin: of the trajectories that will be stored.
+            parent: where this branch leaves another; None for one that sees nothing of what is there.
+            step: optimizer steps done.
+            note: for people.
+        """
+        reader = self.reader
+        spans = reader.lineage(parent) if parent is not None else ()
+        number, first = (reader.head or 0) + 1, self._next_seq
+        serial = self._next_serial(spans)
+        fork = parent.seq if parent is not None else None
+        self.origin = self._number_of_origin(origin)
+        row = (
+            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, note, now(),
+            os.getpid(), socket.gethostname(),
+        )  # fmt: skip
+        self._gathered.add("branch", *row)
+        reader.branches[number] = Branch(*row)
+        self._lineage = (*spans, Span(number, first, first - 1, serial))
+        self._stored = StoredTrajectories(reader, self._lineage, self.index_of)
+        self._generation, self._step = reader.latest_generation(spans) or (INHERITED, step)
+
+    @contextmanager
+    def at_step(self, step: int) -> Iterator[None]:
+        """What happens meanwhile happens at this optimizer step, not at that of the latest generation."""
+        own, self._step = self._step, step
+        try:
+            yield
+        finally:
+            self._step = own
+
+    def _next_serial(self, spans: Sequence[Span]) -> int:
+        """The first serial number that is free at the end of a lineage."""
+        for span in reversed(spans):
+            base = span.branch << schema.SERIAL_BITS
+            sql = "SELECT id FROM trajectory WHERE id BETWEEN ? AND ? AND seq <= ? ORDER BY id DESC LIMIT 1"
+            for (number,) in self.reader.rows(sql, (base, base | (1 << schema.SERIAL_BITS) - 1, span.last)):
+                return int(number) - base + 1
+        return 0
+
+    def _number_of_origin(self, origin: Origin) -> int:
+        text = origin.as_json()
+        if text not in self._origins:
+            self._origins[text] = max(self._origins.values(), default=0) + 1
+            self._gathered.add("origin", self._origins[text], text)
+        return self._origins[text]
+
+    def add_tokenizer(self, digest: str, text: str) -> None:
+        """Keep a tokenizer, so that completions can be shown as text."""
+        if next(self.reader.rows("SELECT 1 FROM tokenizer WHERE hash = ?", (digest,)), None) is not None:
+            return
+        with self._transaction("storing the tokenizer"):
+            self._connection.execute("INSERT INTO tokenizer VALUES (?, ?)", (digest, zlib.compress(text.encode())))
+
+    @contextmanager
+    def origin_of_others(self, origin: Origin) -> Iterator[None]:
+        """Trajectories admitted meanwhile were made elsewhere."""
+        own, self.origin = self.origin, self._number_of_origin(origin)
+        try:
+            yield
+        finally:
+            self.origin = own
+
+    # As a listener ----------------------------------------------------------------------------------------------
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Began | Planned):
+            self._generation, self._step = event.generation, event.step
+        if isinstance(event, Began):
+            return
+        if isinstance(event, Admitted):
+            for one in event.each():
+                self._add_trajectory(one.serial, one.trajectory)
+            return
+        table, rows = rows_of(event, self, self._generation, self._step)
+        for values in rows:
+            self._add(table, *values)
+
+    def _add(self, table: str, *values: Any) -> None:
+        self._gathered.add(table, self._next_seq, self._lineage[-1].branch, *values)
+        self._next_seq += 1
+
+    def _add_trajectory(self, serial: int, trajectory: Trajectory) -> None:
+        self._gathered.kept.append(
+            Kept(
+                self._next_seq, self._lineage[-1].branch, self.id_of(serial), serial, self._generation,
+                self.number_of(trajectory.question), self.origin, trajectory,
+            )
+        )  # fmt: skip
+        self._next_seq += 1
+        self._unwritten[serial] = trajectory
+
+    def number_of(self, question: int) -> int:
+        """The number of a question of this run in the log; a new one where it is not there yet."""
+        if (number := int(self._numbers[question])) == NONE:
+            number, self._next_question = self._next_question, self._next_question + 1
+            self._numbers[question] = number
+            facts = self.questions.facts(question)
+            self._gathered.add(
+                "question", number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type
+            )
+        return number
+
+    def id_of(self, serial: int) -> int:
+        """The id of a trajectory of this lineage."""
+        return self._stored.id_of(serial)
+
+    # As a store -------------------------------------------------------------------------------------------------
+
+    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        """Keep trajectories at hand until their `Admitted` event brings them into the log."""
+        for serial, trajectory in zip(serials, trajectories, strict=True):
+            self._stored.remember(serial, trajectory)
+
+    def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
+        return [self._unwritten.get(serial) or self._stored.get(serial) for serial in serials]
+
+    def drop_many(self, serials: Sequence[int]) -> None:
+        self._stored.drop_many(serials)
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything happened since the last commit."""
+        return bool(self._gathered)
+
+    def copy_to(self, path: Path) -> None:
+        """All that was committed, as a log of its own; whole or not at all."""
+        beside = path.with_name(f".{path.name}")
+        with explained(self.path, f"copying it to {path}"):
+            beside.unlink(missing_ok=True)
+            with contextlib.closing(sqlite3.connect(beside, isolation_level=None)) as copy:
+                self._connection.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")
+        os.replace(beside, path)
+
+    # Commits ----------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, state: PlannerState, checkpoint: bool = False, snapshot: Mapping[str, NDArray[Any]] | None = None
+    ) -> Position:
+        """Write all events since the last commit, and the state that they led to, in one transaction; nothing where
+        nothing happened.
+
+        Args:
+            state: of the planner now.
+            checkpoint: whether a checkpoint will refer to this; the operating system is then asked to put it on the disk.
+            snapshot: of the buffer now, from which it is opened again in no time.
+
+        Raises:
+            ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again.
+        """
+        if not self._lock.held:
+            raise ExperienceLogError(f"{self.path}: this writer was paused; open another one to go on.")
+        deferred = json.dumps([self.number_of(question) for question in state.deferred])
+        if state == self._last_state and not (self._gathered or checkpoint):
+            return self.position
+        seq = self._next_seq
+        row = (
+            seq, self._lineage[-1].branch, state.generation, state.step, int(state.gate_open), state.pass_at_1,
+            state.pass_number, state.cursor, deferred, state.generated_tokens, state.reviewed,
+            int(checkpoint),
+        )  # fmt: skip
+        data = None if snapshot is None else packed(snapshot, self._numbers)
+        commit = self._gathered.finished(row, data, checkpoint)
+        self._write(commit)
+        self._next_seq = seq + 1
+        self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
+        self._gathered, self._last_state = Commit(), state
+        return self.position
+
+    def _write(self, commit: Commit) -> None:
+        with self._transaction("committing", durable=commit.durable):
+            commit.write(self._connection, self._logp_dtype)
+        for kept in commit.kept:  # only now: who reads meanwhile looks here first
+            self._unwritten.pop(kept.serial, None)
+
+    @contextmanager
+    def _transaction(self, doing: str, durable: bool = False) -> Iterator[None]:
+        connection = self._connection
+        with explained(self.path, doing):
+            connection.execute(f"PRAGMA synchronous = {self._synchronous[durable]}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise

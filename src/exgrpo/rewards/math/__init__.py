@@ -1,0 +1,1 @@
+"""Answers in mathematics: `math_reward` and `strict_math_reward`."""

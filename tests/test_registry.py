@@ -1,0 +1,268 @@
+"""Options by name: built in, registered by a user, or given as a dotted path."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from exgrpo.config import (
+    ADMISSIONS,
+    BASELINES,
+    CORRECTIONS,
+    EVICTIONS,
+    QUESTION_SAMPLERS,
+    RETIREMENTS,
+    SCHEDULES,
+    TRAJECTORY_CHOICES,
+    ObjectiveConfig,
+    ReplayConfig,
+)
+from exgrpo.errors import ConfigurationError
+from exgrpo.experience.admission import register_admission
+from exgrpo.experience.eviction import register_eviction
+from exgrpo.experience.retirement import register_retirement
+from exgrpo.registry import Registry
+from exgrpo.replay.questions import register_question_sampler, sampler_named
+from exgrpo.replay.schedule import register_schedule
+from exgrpo.replay.trajectories import choice_named, register_trajectory_choice
+from tests.support.lab import Lab, name_of, replayed, trajectory
+
+ALL = (
+    SCHEDULES, QUESTION_SAMPLERS, TRAJECTORY_CHOICES, ADMISSIONS, RETIREMENTS, EVICTIONS, CORRECTIONS, BASELINES,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    """What a test registers is gone after it."""
+    kept = [(registry, dict(registry._entries)) for registry in ALL]
+    yield
+    for registry, entries in kept:
+        for name in set(registry._entries) - set(entries) - set(registry.builtin):
+            del registry._entries[name]
+
+
+@pytest.mark.parametrize("registry", ALL, ids=lambda r: r.option)
+def test_what_is_built_in_is_there(registry):
+    """Names that a configuration takes are exactly those that the home module registers."""
+    assert all(registry[name] is not None for name in registry.builtin)
+    assert list(registry) == list(registry.builtin)
+    assert len(registry) == len(registry.builtin)
+    assert set(registry._entries) == set(registry.builtin)
+
+
+def test_a_configuration_is_checked_without_numpy_or_torch():
+    code = """
+    import sys
+    from exgrpo.config import ObjectiveConfig, ReplayConfig
+    ReplayConfig(question_choice="range"), ObjectiveConfig(correction="clip")
+    assert not {"numpy", "torch"} & set(sys.modules), "imported"
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+@pytest.mark.parametrize("registry", ALL, ids=lambda r: r.option)
+def test_a_name_is_taken_once(registry):
+    for name in registry.builtin:
+        with pytest.raises(ConfigurationError, match="already"):
+            registry.register(name, object())
+    registry.register("mine", object())
+    with pytest.raises(ConfigurationError, match=f"a {registry.option} 'mine' already"):
+        registry.register("mine", object())
+    assert list(registry)[-1] == "mine"
+    assert len(registry) == len(registry.builtin) + 1
+
+
+@pytest.mark.parametrize("name", ["", "my choice", "a.b", "1st", None, 3])
+def test_a_name_is_an_identifier(name):
+    with pytest.raises(ConfigurationError, match="letters, digits and underscores"):
+        SCHEDULES.register(name, object())
+
+
+def test_an_unknown_name_is_told_with_the_known_ones():
+    with pytest.raises(
+        ConfigurationError, match=r"'gaussian', 'uniform'.*or a dotted path to your own, but is 'gausian'"
+    ):
+        ReplayConfig(question_choice="gausian")
+    with pytest.raises(ConfigurationError, match=r"question_choice 'gausian' is none of 'gaussian', 'uniform'"):
+        QUESTION_SAMPLERS["gausian"]
+
+
+def test_a_builtin_s_name_cannot_be_taken_before_its_home_is_imported():
+    code = """
+    from exgrpo.config import SCHEDULES
+    from exgrpo.errors import ConfigurationError
+    try:
+        SCHEDULES.register("constant", print)
+    except ConfigurationError:
+        raise SystemExit(7)
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False).returncode == 7
+
+
+# Dotted paths -------------------------------------------------------------------------------------------------------
+
+MODULE = """
+import numpy as np
+from exgrpo.replay.questions import QuestionSampler, register_question_sampler
+from exgrpo.replay.trajectories import TrajectoryChoice, register_trajectory_choice
+
+NUMBER = 3
+
+def plain(strata):
+    return np.where(strata.accuracy > 0.6, 0.0, np.nan)
+
+@register_question_sampler("odd_ones", per_question=True)
+def odd(strata):
+    return np.where(strata.questions % 2 == 1, 0.0, np.nan)
+
+@register_trajectory_choice("low_serial", eligible=lambda c: c.serial < 2)
+def highest_below_two(candidates):
+    return -candidates.serial.astype(float)
+
+AN_OBJECT = QuestionSampler(odd, per_question=True)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "my_options.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "my_options"
+    sys.modules.pop("my_options", None)
+
+
+def test_a_dotted_path_names_a_function(module):
+    lab = Lab(8, question_choice="my_options.plain", trajectory_choice="newest", replay_share=1.0)
+    for question, right in enumerate((1, 4, 6, 7)):
+        lab.store(question, 1, successes=right)
+    assert set(replayed(lab.plan(4))) == {2, 3}
+
+
+@pytest.mark.parametrize("path", ["my_options.odd", "odd_ones", "my_options.AN_OBJECT"])
+def test_what_a_function_was_registered_with_goes_with_its_path(module, path):
+    if path == "odd_ones":
+        __import__(module)
+    assert sampler_named(path).per_question
+    lab = Lab(8, question_choice=path, trajectory_choice="newest", replay_share=1.0)
+    for question in range(5):
+        lab.store(question, 1)
+    assert set(replayed(lab.plan(4))) == {1, 3}
+
+
+def test_a_rule_of_eligibility_goes_with_its_path(module):
+    assert choice_named("my_options.highest_below_two").eligible is not None
+    lab = Lab(8, trajectory_choice="my_options.highest_below_two", replay_share=1.0)
+    lab.store(0, 1, 2, 3)
+    lab.store(1, 4)
+    (choice,) = lab.plan(4).choices
+    assert name_of(choice.trajectory) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no_such_module.mine", "there is no module 'no_such_module'"),
+        ("my_options.sub.mine", "there is no module"),
+        ("my_options.nothing", "has no such attribute"),
+        ("my_options.NUMBER", "has it as int, not a function"),
+        (".mine", "dotted path"),
+        ("..mine", "dotted path"),
+        ("my_options.", "dotted path"),
+        ("my options.mine", "dotted path"),
+    ],
+)
+@pytest.mark.parametrize("option", ["question_choice", "admission", "schedule"])
+def test_a_path_that_leads_nowhere_says_what_is_missing(module, option, path, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        ReplayConfig(**{option: path})
+    assert option in str(caught.value)
+    assert repr(path) in str(caught.value)
+
+
+def test_a_missing_import_of_the_user_s_own_module_is_shown_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "my_broken.py").write_text("import no_such_thing\ndef mine(x): return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
+        ObjectiveConfig(correction="my_broken.mine")
+
+
+# Each kind, a user's own --------------------------------------------------------------------------------------------
+
+
+def test_a_question_sampler_of_one_s_own():
+    @register_question_sampler("hardest")
+    def hardest(strata):
+        return -50.0 * strata.accuracy
+
+    lab = Lab(8, question_choice="hardest", trajectory_choice="newest", replay_share=0.25)
+    for question, right in enumerate((6, 1, 4)):
+        lab.store(question, 1, successes=right)
+    assert [replayed(lab.plan(4)) for _ in range(5)] == [[1]] * 5
+
+
+def test_a_sampler_s_never_and_only_where_nothing_else_is_left():
+    """NaN: never; -inf: last; also where the others are all alike."""
+
+    def rule(strata):
+        return np.select([strata.accuracy < 0.3, strata.accuracy > 0.7], [np.nan, -np.inf], 0.0)
+
+    for name, options in (("plain_rule", {}), ("alike_rule", {"alike": True}), ("single_rule", {"per_question": True})):
+        register_question_sampler(name, rule, **options)
+        for seed in range(10):
+            lab = Lab(20, seed=seed, question_choice=name, trajectory_choice="newest", replay_share=1.0)
+            for question, right in enumerate((0, 1, 4, 4, 7, 8)):
+                lab.store(question, 1, successes=right)
+            assert set(replayed(lab.plan(2))) == {2, 3}, name
+            assert set(replayed(lab.plan(10))) == {2, 3, 4, 5}, name
+
+
+def test_a_trajectory_choice_of_one_s_own():
+    @register_trajectory_choice("oldest_first")
+    def oldest_first(candidates):
+        return candidates.serial.astype(float)
+
+    lab = Lab(8, trajectory_choice="oldest_first", replay_share=1.0)
+    lab.store(0, 5, 6, 7)
+    assert name_of(lab.plan(4).choices[0].trajectory) == 5
+
+
+def test_a_schedule_of_one_s_own():
+    register_schedule("halves", lambda share, epoch, config: share / 2**epoch)
+    lab = Lab(40, schedule="halves", replay_share=0.8, trajectory_choice="newest")
+    for question in range(20):
+        lab.store(question, 1)
+    assert [lab.plan(10, epoch=epoch).num_replayed for epoch in (0.0, 1.0, 2.0, 3.0)] == [8, 4, 2, 1]
+
+
+def test_a_schedule_that_leaves_0_to_1_is_refused():
+    register_schedule("doubles", lambda share, epoch, config: 2 * share)
+    lab = Lab(40, schedule="doubles", replay_share=0.8, trajectory_choice="newest")
+    lab.store(0, 1)
+    with pytest.raises(ConfigurationError, match=r"share in \[0, 1\], but gave 1\.6"):
+        lab.plan(10)
+
+
+def test_an_admission_a_retirement_and_an_eviction_of_one_s_own():
+    register_admission("cut_ones", lambda completion: completion.finish_reason == "length")
+    register_retirement("half", lambda standing: 2 * standing.successes >= standing.completions)
+    register_eviction("second", lambda candidates: min(1, candidates.held.shape[1] - 1))
+    lab = Lab(8, k=4, admission="cut_ones", retirement="half", eviction="second", capacity_per_question=3)
+    plan = lab.plan(2)
+    groups = lab.observe(plan, {int(plan.questions[0]): 1, int(plan.questions[1]): 2})
+    assert lab.buffer.retired[plan.questions].tolist() == [False, True]
+    assert [lab.planner.wants(groups[0], False, reason) for reason in ("stop", "length")] == [False, True]
+    question = int(plan.questions[0])
+    lab.planner.admit([trajectory(question, name) for name in (1, 2, 3, 4, 5)])
+    assert [name_of(lab.buffer.get(slot)) for slot in lab.buffer.slots_of(question)[::-1]] == [1, 4, 5]
+
+
+def test_registries_of_one_s_own(tmp_path):
+    registry = Registry("flavour", "math", ())
+    registry.register("sweet", 1)
+    assert dict(registry) == {"sweet": 1}
+    assert "sweet" in registry
+    assert "sour" not in registry
+    assert 3 not in registry

@@ -1,0 +1,90 @@
+"""The page "Evidence" says what the stored results say, and these come from the studies and the code as they are."""
+
+import importlib.util
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exgrpo.lab.bench.machine import describe
+from exgrpo.lab.studies.results import Results, read
+from exgrpo.lab.studies.study_file import load_study, read_yaml
+
+ROOT = Path(__file__).parents[2]
+RESULTS, STUDIES = ROOT / "benchmarks" / "results" / "lab", ROOT / "benchmarks" / "studies"
+SHORT = ROOT / "benchmarks" / "results" / "lab-short"
+PAGE = ROOT / "docs" / "evidence.md"
+COMMAND = re.compile(r"exgrpo lab run benchmarks/studies/([\w-]+)\.yaml")
+STUDIES_SHOWN = sorted(set(COMMAND.findall(PAGE.read_text(encoding="utf-8"))))
+
+
+def evidence():
+    spec = importlib.util.spec_from_file_location("evidence", ROOT / "tools" / "evidence.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_stored_study_is_shown_and_every_shown_one_is_stored():
+    stored = {path.parent.name for path in RESULTS.glob("*/results.jsonl")}
+    assert stored == set(STUDIES_SHOWN)
+    assert stored == {path.stem for path in STUDIES.glob("*.yaml")}
+
+
+def test_the_page_is_what_the_results_say():
+    module = evidence()
+    template = module.TEMPLATE.read_text(encoding="utf-8")
+    assert module.render(template) == PAGE.read_text(encoding="utf-8")
+    figure = re.search(r"\{\{ mean [^}]+\}\}", template)[0]
+    assert re.fullmatch(r"\d?\.\d{3}", module.render(figure).removeprefix(module.HEAD))
+
+
+def test_the_pages_prose_has_no_figure_of_its_own():
+    """Accuracies and intervals stand in the template as directives, so that none can go stale."""
+    template = re.sub(r"\{\{.+?\}\}", "", evidence().TEMPLATE.read_text(encoding="utf-8"))
+    assert not re.findall(r"[+-]\.\d{3}|(?<![\d.])0?\.\d{3}\b", template)
+
+
+def test_the_readme_quotes_the_page():
+    page = PAGE.read_text(encoding="utf-8")
+    quoted = re.findall(r"[+-]\.\d{3} \[[^\]]+\]", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(quoted) == 9
+    for figure in quoted:
+        assert figure in page, figure
+
+
+@pytest.mark.parametrize("name", STUDIES_SHOWN)
+def test_stored_results_are_of_the_study_as_it_is(name):
+    """The same file, and for every run the same options, those of the presets among them."""
+    results = Results(RESULTS / name)
+    assert results.about()["study"] == json.loads(json.dumps(read_yaml(STUDIES / f"{name}.yaml", "The study")))
+    fingerprints = {cell.key: cell.fingerprint for cell in load_study(STUDIES / f"{name}.yaml").cells()}
+    rows = results.rows()
+    assert rows
+    for key, row in rows.items():
+        assert row["fingerprint"] == fingerprints[key], f"{name}: {key} was run with other options than it has now"
+    assert {"processor", "cores", "versions", "command"} <= results.about().keys()
+
+
+def test_three_figures_at_random_are_reproduced_bit_for_bit_on_a_shortened_budget(tmp_path):
+    """Any figure of the page, by the command under it with --short, against the stored short result."""
+    made_on, here = json.loads((SHORT / "machine.json").read_text()), describe()
+    for what in ("processor", "torch"):
+        theirs, ours = (about.get(what, about["versions"].get(what)) for about in (made_on, here))
+        if theirs != ours:
+            pytest.skip(f"the stored short results are of {what} {theirs}, this is {ours}: other kernels, other bits")
+    stored = [(path.stem, row) for path in sorted(SHORT.glob("*.jsonl")) for row in read(path).values()]
+    assert {study for study, _ in stored} == set(STUDIES_SHOWN)
+    for study, row in random.SystemRandom().sample([pair for pair in stored if pair[1]["arm"]], 3):
+        folder = tmp_path / study
+        command = [sys.executable, "-m", "exgrpo", "lab", "run", f"benchmarks/studies/{study}.yaml", "--short"]
+        subprocess.run(
+            [*command, "--only", row["key"], "--output_dir", str(folder), "--jobs", "1"],
+            cwd=ROOT, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert Results(folder).rows()[row["key"]] == row, (study, row["key"])
