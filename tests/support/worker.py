@@ -9,7 +9,6 @@ import json
 import sys
 from pathlib import Path
 
-import harness as h
 import numpy as np
 import torch
 from accelerate import PartialState
@@ -17,6 +16,7 @@ from transformers import TrainerCallback
 
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
+from tests.support import harness as h
 from trl import GRPOTrainer
 
 GrpoGeneration = GRPOTrainer._generate_single_turn

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -26,6 +25,7 @@ from exgrpo.objective import replay_loss
 from exgrpo.objective.loss import effective_sample_size
 from exgrpo.trl import alarms
 from exgrpo.trl.alarms import Alarm, ReplayAlarm, alarm_of
+from tests.support import harness as h
 
 SHARE = dict(
     mixing="share", start_pass_at_1=0.35, start_step=0, start_epoch=0.0, start_size=0, save_strategy="no",

@@ -7,10 +7,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import harness as h
 import pytest
 
 from exgrpo.experience.replayed import fingerprint_of
+from tests.support import harness as h
 from tests.support.recorded import Recorder
 
 ROOT = Path(__file__).parents[2]

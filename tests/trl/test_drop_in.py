@@ -5,7 +5,6 @@ import datetime
 import decimal
 import json
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from datasets import Dataset
 from exgrpo.errors import ConfigurationError, DatasetError
 from exgrpo.experience.events import Admitted, Observed, Replayed
 from exgrpo.trl.questions import question_key
+from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 
 

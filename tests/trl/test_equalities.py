@@ -2,12 +2,12 @@
 
 import hashlib
 
-import harness as h
 import pytest
 import torch
 
 from exgrpo.experience.events import Admitted, Observed, Replayed
 from exgrpo.experience.replayed import fingerprint_of
+from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 
 

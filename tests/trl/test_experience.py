@@ -11,7 +11,6 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -27,6 +26,7 @@ from exgrpo.log import LogReader, StoredTrajectories, rebuild
 from exgrpo.log.rebuild import size_of
 from exgrpo.trl import experience
 from exgrpo.trl.questions import columns_read
+from tests.support import harness as h
 
 
 def script(generation: int, prompt: str, member: int) -> str:

@@ -3,12 +3,12 @@
 import math
 import re
 
-import harness as h
 import pytest
 import torch
 from peft import LoraConfig
 
 from exgrpo.experience.events import Admitted, Replayed
+from tests.support import harness as h
 
 
 def half_right(generation, prompt, member):

@@ -2,11 +2,11 @@
 
 from types import SimpleNamespace
 
-import harness as h
 import pytest
 from huggingface_hub.utils import filter_repo_objects
 
 from exgrpo.errors import ConfigurationError
+from tests.support import harness as h
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import re
 
-import harness as h
 import pytest
 from transformers import TrainerCallback
 
 from exgrpo.errors import ConfigurationError
 from exgrpo.trl import ExGRPOConfig
 from exgrpo.trl.metric_table import METRICS, PREFIXES, metric_of
+from tests.support import harness as h
 
 DECIDING = (
     "fresh/entropy", "fresh/pass_at_1", "replay/retired", "replay/questions", "replay/size", "replay/gate_open",

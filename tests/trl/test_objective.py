@@ -8,7 +8,6 @@ import copy
 import math
 import re
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from transformers import TrainerCallback
 
 from exgrpo.experience.events import Admitted, one_by_one
 from exgrpo.experience.trajectory import Trajectory
+from tests.support import harness as h
 
 
 def token_gain(log_w: torch.Tensor, logp: torch.Tensor, advantage: float, objective) -> torch.Tensor:

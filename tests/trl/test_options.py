@@ -4,7 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -26,6 +25,7 @@ from exgrpo.objective import register_correction
 from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
 from exgrpo.replay.questions import register_question_sampler
 from exgrpo.replay.trajectories import register_trajectory_choice
+from tests.support import harness as h
 from trl import GRPOTrainer
 
 

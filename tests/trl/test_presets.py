@@ -4,7 +4,6 @@ import hashlib
 import math
 from dataclasses import replace
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from exgrpo.experience.events import Observed, Planned, Replayed
 from exgrpo.tasks import get_task
 from exgrpo.tasks.tiny_policy import warm_policy
 from exgrpo.trl.alarms import ReplayAlarm
+from tests.support import harness as h
 
 TASK = get_task("chains", modulus=5, lengths=(2, 3), shares=(0.5, 0.5))
 STEPS = 30

@@ -3,7 +3,6 @@
 import inspect
 import re
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,7 @@ from datasets import Dataset
 from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError, HostVersionError
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
 from exgrpo.trl.checks import check_host_version
+from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 
 NO_MODEL = "/nowhere/there-is-no-model"  # would fail to load: a refusal must come first

@@ -2,13 +2,13 @@
 
 import re
 
-import harness as h
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 
 from exgrpo.experience.events import Admitted, Observed, Replayed
+from tests.support import harness as h
 
 
 class Watching(h.ExGRPOTrainer):

@@ -4,7 +4,6 @@ import json
 import shutil
 import sqlite3
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Reti
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.trl import last_checkpoint
 from exgrpo.trl.checkpoint import CheckpointFacts
+from tests.support import harness as h
 
 
 def lucky(prompts, completions, right, **kwargs):

@@ -2,13 +2,13 @@
 
 import random
 
-import harness as h
 import numpy as np
 import pytest
 import torch
 
 from exgrpo.errors import ConfigurationError
 from exgrpo.trl.rows import counted, only, rows_to_compute, why_not_exact
+from tests.support import harness as h
 
 CORRECTIONS = ("shaped", "clip", "truncated", "none", "likelihood")
 

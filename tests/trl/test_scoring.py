@@ -1,6 +1,5 @@
 """What is measured of stored trajectories equals what the sequence scored alone gives."""
 
-import harness as h
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from transformers import (
 
 from exgrpo.experience import Trajectory
 from exgrpo.trl.scoring import measure
+from tests.support import harness as h
 
 
 @pytest.mark.parametrize("learned_positions", [False, True])

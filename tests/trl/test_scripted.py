@@ -2,12 +2,12 @@
 
 import re
 
-import harness as h
 import numpy as np
 import pytest
 from datasets import Dataset
 
 from exgrpo.experience.events import Admitted, Evicted, Observed, Planned, Replayed, Retired
+from tests.support import harness as h
 
 
 def number(prompt: str) -> int:
