@@ -32,8 +32,8 @@ class _ByName(Mapping[str, RewardFunction]):
 
 REWARDS: Mapping[str, RewardFunction] = _ByName(
     {
-        "math_reward": "math",
-        "strict_math_reward": "math",
+        "math_reward": "math.reward",
+        "strict_math_reward": "math.reward",
         "numeric_reward": "numeric",
         "choice_reward": "choice",
         "code_output_reward": "output",
