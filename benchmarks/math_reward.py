@@ -28,9 +28,9 @@ from typing import Any
 from machine import RESULTS, save
 
 from exgrpo.rewards import pool
-from exgrpo.rewards.math.reward.form import Form, read
-from exgrpo.rewards.math.reward.reward import math_reward, parse_gold, strict_math_reward, verify_math
-from exgrpo.rewards.math.reward.symbolic import parse
+from exgrpo.rewards.math.form import Form, read
+from exgrpo.rewards.math.reward import math_reward, parse_gold, strict_math_reward, verify_math
+from exgrpo.rewards.math.symbolic import parse
 
 BOX, SENTENCE = "We compute it. So we get \\boxed{%s}.", "We compute it. The answer is %s."
 

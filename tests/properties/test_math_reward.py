@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exgrpo.rewards.math.reward.answer import MAX_CHARS, final_answers, sentence_end
-from exgrpo.rewards.math.reward.form import read
-from exgrpo.rewards.math.reward.latex import clean
-from exgrpo.rewards.math.reward.reward import parse_gold, verify_math
-from exgrpo.rewards.math.reward.symbolic import prepare
+from exgrpo.rewards.math.answer import MAX_CHARS, final_answers, sentence_end
+from exgrpo.rewards.math.form import read
+from exgrpo.rewards.math.latex import clean
+from exgrpo.rewards.math.reward import parse_gold, verify_math
+from exgrpo.rewards.math.symbolic import prepare
 
 pytest.importorskip("math_verify")
 

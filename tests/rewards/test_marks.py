@@ -19,7 +19,7 @@ from exgrpo.rewards import (
     strict_math_reward,
 )
 from exgrpo.rewards.completion import thinking_begun
-from exgrpo.rewards.math.reward.reward import async_math_reward
+from exgrpo.rewards.math.reward import async_math_reward
 from exgrpo.rewards.reasoning_gym import extract_answer
 
 VALUES = (math_reward, strict_math_reward, numeric_reward)

@@ -11,10 +11,10 @@ import pytest
 
 from exgrpo.errors import ConfigurationError, MissingExtraError
 from exgrpo.rewards import completion, pool
-from exgrpo.rewards.math.reward import reward as math_module
-from exgrpo.rewards.math.reward.answer import final_answers, sentence_end
-from exgrpo.rewards.math.reward.form import read
-from exgrpo.rewards.math.reward.reward import (
+from exgrpo.rewards.math import reward as math_module
+from exgrpo.rewards.math.answer import final_answers, sentence_end
+from exgrpo.rewards.math.form import read
+from exgrpo.rewards.math.reward import (
     async_math_reward,
     math_reward,
     parse_gold,
@@ -22,8 +22,8 @@ from exgrpo.rewards.math.reward.reward import (
     verify_answers,
     verify_math,
 )
-from exgrpo.rewards.math.reward.symbolic import parse, prepare, rounds_to, symbolic_equal
-from exgrpo.rewards.math.reward.units import known_unit
+from exgrpo.rewards.math.symbolic import parse, prepare, rounds_to, symbolic_equal
+from exgrpo.rewards.math.units import known_unit
 
 pytest.importorskip("math_verify")
 

@@ -8,7 +8,7 @@ from datasets import Dataset
 from exgrpo.errors import ConfigurationError
 from exgrpo.rewards import math_reward, numeric_reward, strict_math_reward
 from exgrpo.rewards.completion import looks_for
-from exgrpo.rewards.math.reward.reward import async_math_reward
+from exgrpo.rewards.math.reward import async_math_reward
 from tests.support.harness import config, tiny_model, tiny_tokenizer, trainer
 
 THOUGHT = ["<think>", "</think>"]
