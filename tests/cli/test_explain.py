@@ -416,7 +416,9 @@ def test_less_than_a_question_a_step_is_a_coin(preset, say):
 
 def test_an_idle_replay_says_why(say):
     assert "None: replay_share is 0." in say("--replay_share", 0, *SMALL)
-    assert "None: no replayable question stored." in say("--pool", "0:5,8:5", "--batch", 4)
+    assert "None: nothing right yet: no completion of 5 questions, and 5 were solved at once." in say(
+        "--pool", "0:5,8:5", "--batch", 4
+    )
 
 
 # How it is said ---------------------------------------------------------------------------------------------------------

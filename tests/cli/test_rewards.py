@@ -154,12 +154,12 @@ def test_golds_that_are_no_numbers_among_numbers_are_said(tmp_path, say):
         path.write_text("".join(json.dumps({"question": f"q{i}", "answer": a}) + "\n" for i, a in enumerate(golds)))
 
     write("5", "so\n#### 1,234", "no idea", "3/4", "7")
-    code, text = say("check", path)
+    code, text = say("check", "--dataset_name", path)
     assert code == 0
     assert "Most gold answers are numbers, but 1 of 5 are not: row 2: 'no idea'" in text
-    assert say("check", path, "--json")[1]["no_numbers"] == [{"row": 2, "gold": "no idea"}]
+    assert say("check", "--dataset_name", path, "--json")[1]["no_numbers"] == [{"row": 2, "gold": "no idea"}]
     write("x", "y", "5")
-    assert "Most gold answers" not in say("check", path)[1]
+    assert "Most gold answers" not in say("check", "--dataset_name", path)[1]
 
 
 def test_a_prompt_that_began_the_thinking_does_not_make_its_gold_unreadable(dataset):

@@ -130,7 +130,7 @@ def parsed(text):
     [
         ("learning_rate: 1e-5", "learning_rate", 1e-5),
         ("lr_scheduler_kwargs: {min_lr: 1e-7, power: -1E3}", "lr_scheduler_kwargs", {"min_lr": 1e-7, "power": -1000.0}),
-        ("generation_kwargs: {min_p: 1e-1, stop: ['1', x]}", "generation_kwargs", {"min_p": 0.1, "stop": ["1", "x"]}),
+        ("generation_kwargs: {eta: 1e-1, words: ['1', x]}", "generation_kwargs", {"eta": 0.1, "words": ["1", "x"]}),
         ("optim_args: {eps: 1e-7}", "optim_args", "eps=1e-07"),
         ("reward_weights: 1.0", "reward_weights", [1.0]),
         ("reward_weights: [1e0]", "reward_weights", [1.0]),

@@ -110,7 +110,7 @@ def test_the_budget_is_that_of_right_answers():
 
 def test_regimes_are_checked():
     assert REGIMES["chains"] == Regime()
-    with pytest.raises(ConfigurationError, match=r"Regime\.steps must be an integer of at least 1, but is 0"):
+    with pytest.raises(ConfigurationError, match=r"steps must be an integer of at least 1, but is 0"):
         Regime(steps=0)
     with pytest.raises(ConfigurationError, match="at least questions_per_step"):
         Regime(train_questions=8)

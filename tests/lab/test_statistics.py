@@ -156,7 +156,7 @@ def test_a_curve_has_a_band_from_five_seeds_on(count):
     """Finals 0, 0.1, 0.2, ...: the band at the end is Student's interval of their mean."""
     panel = Panel()
     runs = [run_of(0.1, 0.1, i / 10) for i in range(count)]
-    _draw(panel, runs, "pass_at_1", "tokens", "#000000", "-", band=True)
+    _draw(panel, runs, "pass_at_1", "tokens", "#000000", "-", 1.0, band=True)
     ((xs, ys),) = panel.lines
     assert (xs[0], xs[-1]) == pytest.approx((0.0, 0.2))
     assert ys[-1] == pytest.approx((count - 1) / 20)

@@ -161,8 +161,8 @@ def test_indices_are_distinct_and_complete_also_where_they_are_drawn_by_rejectio
 @pytest.mark.parametrize(
     ("name", "knobs", "message"),
     [
-        ("chain", {}, "no task 'chain'. Tasks: chains, free_order"),
-        ("chains", {"moduls": 5}, "no knob 'moduls'. Knobs: modulus, lengths"),
+        ("chain", {}, "no task 'chain'. Did you mean 'chains'\\? Tasks: chains, free_order"),
+        ("chains", {"moduls": 5}, "no knob 'moduls'. Did you mean 'modulus'\\? Knobs: modulus, lengths"),
         ("chains", {"modulus": 1}, "modulus"),
         ("chains", {"modulus": "10"}, "modulus"),
         ("chains", {"lengths": [2, 2], "shares": [1, 1]}, "distinct"),

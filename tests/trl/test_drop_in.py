@@ -145,7 +145,7 @@ def test_a_generation_that_fails_loses_no_question(tmp_path):
 
 def test_a_copy_with_another_preset_is_that_preset(tmp_path):
     """Or the control arm of an experiment would run replay under the label `on-policy`."""
-    args = h.config(tmp_path, sigma=0.3)
+    args = h.config(tmp_path, sigma=0.3, start_completions=256)
     for preset in ("rescue", "on-policy", "positive-weight"):
         copy = dataclasses.replace(args, preset=preset)
         assert (copy.replay, copy.objective) == (

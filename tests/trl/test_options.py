@@ -672,7 +672,7 @@ def test_retired_questions_stay_fresh_where_asked(tmp_path):
     assert len(again & retired) >= 3
     assert not replayed & retired
     assert not {e.trajectory.question for e in trainer.events.of(Admitted)} & retired
-    assert set(logs(trainer, "fresh/refilled")) == {0.0}
+    assert not logs(trainer, "fresh/refilled")  # never other than 0
 
 
 def test_review(tmp_path):

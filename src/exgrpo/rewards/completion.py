@@ -123,8 +123,9 @@ def _has_begun(prompt: Any, known: Mapping[str, bool] | None) -> bool | None:
             return told
         if len({*known.values()}) == 1:  # one template for all
             return next(iter(known.values()))
-    if prompt and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "assistant":  # to be continued
-        return opens_thinking(_content_text(prompt[-1].get("content"))) or None
+    last = prompt[-1] if isinstance(prompt, Sequence) and prompt else None
+    if isinstance(last, Mapping) and last.get("role") == "assistant":  # to be continued
+        return opens_thinking(_content_text(last.get("content"))) or None
     return None
 
 

@@ -15,7 +15,7 @@ from ..numbers import at_least
 from ..parser import Parser, run_piped
 
 FILE_NAME = "experience.db"
-LOOK, QUERY, MOVE = (f"exgrpo.cli.experience_{name}" for name in ("look", "query", "move"))
+LOOK, QUERY, MOVE = (f"{__name__}.{name}" for name in ("look", "query", "move"))
 SORTS = ("accuracy", "replays", "stored", "groups", "completions")
 ROWS = 20  # of a table, where not told otherwise
 RUN = "an output_dir that holds experience.db, or the file itself (default: the current folder)"

@@ -1,6 +1,6 @@
 """`exgrpo explain`: what a setting would replay in one step, and how hard it would push, before anything is trained.
 
-Here stand the arguments; the figures are made in `explain_figures`. Imports nothing heavy, so that help takes no time.
+Here stand the arguments; the figures are made in `figures`. Imports nothing heavy, so that help takes no time.
 """
 
 import argparse

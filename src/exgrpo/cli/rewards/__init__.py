@@ -1,6 +1,6 @@
 """`exgrpo rewards`: whether verifiers read the gold answers of a dataset, and what is suspicious of what they let through.
 
-Here stand the commands; what they do is in `rewards_check` and `rewards_audit`. Imports nothing heavy.
+Here stand the commands; what they do is in `check` and `audit`. Imports nothing heavy.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..experience import RUN
 from ..parser import Parser, run_piped
 
-CHECK, AUDIT = (f"exgrpo.cli.rewards_{name}" for name in ("check", "audit"))
+CHECK, AUDIT = (f"{__name__}.{name}" for name in ("check", "audit"))
 
 
 def run(argv: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """`exgrpo bench`: what replay costs on this machine: a training step, the buffer, the log.
 
-Here stand the arguments; what is done is in `bench_step`, `bench_buffer` and `bench_log`. Imports nothing heavy.
+Here stand the arguments; what is done is in `step`, `buffer` and `log`. Imports nothing heavy.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def _command(commands: Commands, name: str, text: str, more: str, example: str) 
         description=f"{text[0].upper()}{text[1:]}.\n{more}",
         epilog=f"example:\n  exgrpo bench {example}",
     )
-    one.set_defaults(does=f"exgrpo.cli.bench_{name}")
+    one.set_defaults(does=f"{__name__}.{name}")
     one.add_argument("--out", type=Path, metavar="FILE", help="write the figures there, with machine and versions")
     one.add_argument("--json", action="store_true", help="print them as JSON")
     return one.add_argument

@@ -1,8 +1,8 @@
 r"""Reward for mathematical answers: numbers, expressions, intervals, sets, tuples, matrices, equations, words.
 
-Gold and answer are read as forms (`math_form`): equal text or equal exact numbers are right, different numbers are wrong, and
+Gold and answer are read as forms (`form`): equal text or equal exact numbers are right, different numbers are wrong, and
 collections are compared part by part. Only two expressions with the same variables are compared symbolically
-(`math_symbolic`, with math-verify, gold first), within the limits of the pool; what the limit stops is wrong.
+(`symbolic`, with math-verify, gold first), within the limits of the pool; what the limit stops is wrong.
 
 `strict` is for deciding what enters the experience: see `math_reward`.
 """

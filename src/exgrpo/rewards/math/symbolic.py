@@ -61,7 +61,7 @@ def rounds_to(expression: str, decimal: Fraction, places: int) -> bool:
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> Any:
-    """The sympy expression that LaTeX in the spelling of `math_form` stands for; None where it is refused."""
+    """The sympy expression that LaTeX in the spelling of `form` stands for; None where it is refused."""
     prepared = prepare(text)
     if prepared is None:
         return None
