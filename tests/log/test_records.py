@@ -230,7 +230,7 @@ def test_a_run_goes_on_after_prune_with_the_same_qualities(log, original):
 def test_a_log_of_schema_1_is_refused_with_what_to_do(log):
     query(log, "PRAGMA user_version = 1")
     before = log.read_bytes()
-    said = r"has schema 1, .*reads schema 2\. .*exgrpo experience export .*experience_from=DIR.*start anew"
+    said = r"has schema 1, .*reads schema 2\. .*exgrpo experience export.*experience_from=DIR.*start anew"
     for attempt in (LogReader, verify, prune, lambda path: LogWriter(path, Dataset()), lambda path: fork(path, 3)):
         with pytest.raises(ExperienceLogError, match=said):
             attempt(log)
