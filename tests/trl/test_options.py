@@ -158,7 +158,7 @@ def test_difficulty_window(tmp_path):
 
     trainer = run(tmp_path, script, steps=3, difficulty="window", difficulty_window=8, start_step=99)
     buffer = trainer.planner.buffer
-    assert set(zip(buffer.successes.tolist(), buffer.scorable.tolist(), strict=True)) == {(2, 8)}
+    assert set(zip(buffer.questions.successes.tolist(), buffer.questions.scorable.tolist(), strict=True)) == {(2, 8)}
 
 
 def test_difficulty_spread(tmp_path):
