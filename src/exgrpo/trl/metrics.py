@@ -159,13 +159,14 @@ def loss_metrics(harvest: dict[str, dict[int, Any]], stored: set[int]) -> dict[s
     """What the loss forwards of a generation revealed: entropies of fresh and replayed apart, and the replay ratio.
 
     `replay/ratio_mean` is the token mean of w; `replay/ess` is (sum w)^2 / (n sum w^2) over tokens, in (0, 1];
-    `replay/clamped_share` is the share of replayed tokens that the correction cut.
+    `replay/clamped_share` is the share of replayed tokens that the correction cut. Which rows fill up depends on the number of
+    processes: they count only where nothing else is known.
     """
     metrics = {}
+    known = {row: value for row, value in harvest["entropies"].items() if value[1]}
+    counted = {row: value for row, value in known.items() if row not in harvest["fillers"]} or known
     for name, wanted in (("fresh/entropy", False), ("replay/entropy", True)):
-        known = {row: v for row, v in harvest["entropies"].items() if (row in stored) == wanted and v[1]}
-        counted = {row: value for row, value in known.items() if row not in harvest["fillers"]}
-        rows = list((counted or ({} if wanted else known)).values())
+        rows = [value for row, value in counted.items() if (row in stored) == wanted]
         if rows:
             means, tokens, _ = np.array(rows).T
             metrics[name] = float((means * tokens).sum() / tokens.sum())
