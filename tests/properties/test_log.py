@@ -183,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
         position, state, fingerprint, born, embedded = data.draw(st.sampled_from(self.commits))
         self.log.close()
         self.generation, self.step = state.generation, state.step
-        assert self.open(position) == state
+        assert replace(self.open(position), recent=()) == state  # test_log_of_a_planner looks at that
         assert fingerprint_of(self.buffer) == fingerprint
         assert self.born() == born
         self.embedded = list(embedded)
@@ -202,7 +202,8 @@ class LogMachine(RuleBasedStateMachine):
                     store = StoredTrajectories(reader, lineage, lambda number: int(indices[number]))
                     small = replace(self.config, capacity=1, capacity_per_question=1)
                     buffer = ExperienceBuffer(QUESTIONS, K, small, store)
-                    assert rebuild(reader, buffer, position, indices, use_snapshot) == state
+                    found = rebuild(reader, buffer, position, indices, use_snapshot)
+                    assert replace(found, recent=()) == state
                     assert fingerprint_of(buffer) == fingerprint
                 found = reader.embeddings(lineage, index_of=lambda number: int(indices[number]))
                 assert [(serial, question, vector.tobytes()) for serial, question, vector in found] == embedded

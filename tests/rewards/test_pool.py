@@ -346,7 +346,7 @@ def test_other_settings_replace_the_workers_when_they_are_done():
 PARENT = """
     import os, signal, sys, threading, time
     from exgrpo.rewards import pool
-    from tests.rewards import verifiers
+    from tests.support import verifiers
     pool.configure(workers=2, time_limit=600)
     threading.Thread(target=pool.score, args=(verifiers.loop_in_c, [()]), daemon=True).start()
     print(pool.score(verifiers.me, [()])[0].value, flush=True)

@@ -21,6 +21,7 @@ from exgrpo.experience.events import (
     Retired,
     Returned,
 )
+from exgrpo.experience.trajectory import Scores
 from exgrpo.objective import register_correction
 from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
 from exgrpo.replay.questions import register_question_sampler
@@ -189,10 +190,11 @@ def known(trainer):
     for event in trainer.events:
         if isinstance(event, Admitted) and event.trajectory.step == 0:
             t = event.trajectory
+            of_t = Scores.of_tokens(t.behaviour_logps)
             found[event.serial] = {
                 "question": t.question, "serial": event.serial, "quality": t.quality, "entropy": t.entropy,
-                "advantage": t.advantage, "nll": t.scores.nll, "confidence": t.scores.confidence,
-                "variance": t.scores.confidence_variance,
+                "advantage": t.advantage, "nll": of_t.nll, "confidence": of_t.confidence,
+                "variance": of_t.confidence_variance,
             }  # fmt: skip
         if isinstance(event, Planned) and event.generation == 1:
             return found
