@@ -144,8 +144,6 @@ def test_a_good_value_is_taken(name, value):
             "schedule must be 'constant' with mixing='rescue', where no share changes, but is 'curriculum'",
         ),
         (dict(mixing="prompt", start_size=5), "start_size must be 0 with mixing='prompt'"),
-        (dict(question_choice="no.such.module"), "question_choice='no.such.module' cannot be imported"),
-        (dict(admission="math.no_such"), "admission='math.no_such' cannot be used"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, message):

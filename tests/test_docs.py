@@ -108,7 +108,7 @@ def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     for registry in vars(config).values():  # what a page registers is gone afterwards
         if isinstance(registry, Registry):
             registry[registry.builtin[0]]  # the built-in ones are there before
-            monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+            monkeypatch.setattr(registry, "_rules", dict(registry._rules))
     logger, names = logging.getLogger("exgrpo"), {"__name__": "snippet"}
     level = logger.level
     try:

@@ -18,10 +18,10 @@ REGISTRIES = (ADMISSIONS, EVICTIONS, QUESTION_SAMPLERS, SCHEDULES, TRAJECTORY_CH
 def nothing_is_left_behind():
     for registry in REGISTRIES:
         assert registry[registry.builtin[0]]  # the built-in ones are there before
-    before = [(dict(r._entries), set(r._quality)) for r in REGISTRIES]
+    before = [(dict(r._rules), set(r._quality)) for r in REGISTRIES]
     yield
     for registry, (entries, quality) in zip(REGISTRIES, before, strict=True):
-        registry._entries, registry._quality = entries, quality
+        registry._rules, registry._quality = entries, quality
 
 
 def stored_lab(**options):
@@ -98,11 +98,12 @@ def by_quality(candidates):
 def test_what_needs_quality_is_known_however_it_is_named():
     assert not ReplayConfig().uses_quality
     for options in (
-        dict(admission="quality"), dict(admission="exgrpo.experience.admission.quality"), dict(eviction="lowest_quality"),
+        dict(admission="quality"), dict(admission="exgrpo.experience.options.admission.quality"),
+        dict(eviction="lowest_quality"),
         dict(trajectory_choice="quality_tiers"), dict(trajectory_choice="exgrpo.replay.trajectories.in_quality_tier"),
     ):  # fmt: skip
         assert ReplayConfig(**options).uses_quality, options
-    assert not ReplayConfig(admission="exgrpo.experience.admission.correct").uses_quality
+    assert not ReplayConfig(admission="exgrpo.experience.options.admission.correct").uses_quality
 
 
 def test_one_s_own_can_ask_for_quality():

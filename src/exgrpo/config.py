@@ -14,45 +14,66 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import ConfigurationError
-from .registry import Registry, did_you_mean, spelled
+from .registry import Registry
+from .spelling import did_you_mean, spelled
 
 MIXINGS = ("share", "coin", "added", "prompt", "rescue", "none")
 DIFFICULTIES = ("latest", "window", "spread")
 ENTROPY_REFRESHES = ("lazy", "exact", "stored")
 LOGP_DTYPES = ("float32", "float16")
 
-SCHEDULES: Registry[Any] = Registry("schedule", "exgrpo.replay.schedule", ("constant", "curriculum"))
-QUESTION_SAMPLERS: Registry[Any] = Registry(
+SCHEDULES = Registry("schedule", dict.fromkeys(("constant", "curriculum"), "exgrpo.replay.options.schedules"))
+QUESTION_SAMPLERS = Registry(
     "question_choice",
-    "exgrpo.replay.questions",
-    ("gaussian", "uniform", "range", "variance", "linear", "tiers", "headroom"),
-)
-TRAJECTORY_CHOICES: Registry[Any] = Registry(
-    "trajectory_choice",
-    "exgrpo.replay.trajectories",
-    (
-        "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile",
-        "highest_quality", "quality_tiers", "highest_entropy", "headroom",
+    dict.fromkeys(
+        ("gaussian", "uniform", "range", "variance", "linear", "tiers", "headroom"), "exgrpo.replay.questions"
     ),
+    traits={"per_question": False, "alike": False},
+)
+TRAJECTORY_CHOICES = Registry(
+    "trajectory_choice",
+    dict.fromkeys(
+        (
+            "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile",
+            "highest_quality", "quality_tiers", "highest_entropy", "headroom",
+        ),
+        "exgrpo.replay.trajectories",
+    ),
+    traits={"measured": False, "eligible": None},
     quality=("highest_quality", "quality_tiers"),
 )  # fmt: skip
-ADMISSIONS: Registry[Any] = Registry(
+ADMISSIONS = Registry(
     "admission",
-    "exgrpo.experience.admission",
-    ("correct", "all", "single_success", "quality"),
+    dict.fromkeys(("correct", "all", "single_success", "quality"), "exgrpo.experience.options.admission"),
     quality=("quality",),
 )
-RETIREMENTS: Registry[Any] = Registry("retirement", "exgrpo.experience.retirement", ("solved", "threshold", "never"))
-EVICTIONS: Registry[Any] = Registry(
+RETIREMENTS = Registry(
+    "retirement", dict.fromkeys(("solved", "threshold", "never"), "exgrpo.experience.options.retirement")
+)
+EVICTIONS = Registry(
     "eviction",
-    "exgrpo.experience.eviction",
-    ("oldest", "highest_entropy", "lowest_quality", "quality_tiers"),
+    dict.fromkeys(
+        ("oldest", "highest_entropy", "lowest_quality", "quality_tiers"), "exgrpo.experience.options.eviction"
+    ),
+    traits={"of_oldest_question": False},
     quality=("lowest_quality", "quality_tiers"),
 )
-CORRECTIONS: Registry[Any] = Registry(
-    "correction", "exgrpo.objective.ratio", ("shaped", "clip", "truncated", "none", "likelihood")
+CORRECTIONS = Registry(
+    "correction",
+    {
+        "shaped": "exgrpo.objective.loss",
+        **dict.fromkeys(("clip", "truncated", "none", "likelihood"), "exgrpo.objective.options.corrections"),
+    },
+    traits={"clamped": None},
 )
-BASELINES: Registry[Any] = Registry("baseline", "exgrpo.objective.advantage", ("group", "fresh", "split"))
+BASELINES = Registry(
+    "baseline",
+    {
+        "group": "exgrpo.objective.advantage",
+        **dict.fromkeys(("fresh", "split"), "exgrpo.objective.options.baselines"),
+    },
+    traits={"apart": False},
+)
 
 
 def _option(default: Any, text: str) -> Any:

@@ -9,9 +9,10 @@ import pytest
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, ExperienceBuffer, Group
-from exgrpo.experience.admission import Completion, quality
+from exgrpo.experience.contexts import Completion, Standing
 from exgrpo.experience.events import Admitted, Evicted, Retired, Returned
-from exgrpo.experience.retirement import Standing, never, solved, threshold
+from exgrpo.experience.options.admission import quality
+from exgrpo.experience.options.retirement import never, solved, threshold
 from tests.support.lab import NAN, Lab, name_of, replayed, trajectory
 
 # Admission ----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..config import EVICTIONS
+from ..errors import ConfigurationError
 from .candidates import Candidates
-from .eviction import eviction_named, oldest
 from .index import NONE
 from .trajectory import IntArray
 
@@ -29,7 +30,8 @@ class Room:
         self.left: list[int] = []
         self.reasons: list[str] = []
         self._buffer, self._index, self._config = buffer, buffer.index, buffer.config
-        self._rule = eviction_named(buffer.config.eviction)
+        self._rule = EVICTIONS[buffer.config.eviction]
+        self._oldest_leaves = self._rule is EVICTIONS["oldest"]
         self._size = self._index.size
         self._came: list[int] = []
         self._gone: set[int] = set()
@@ -89,14 +91,14 @@ class Room:
     def _of_question(self, question: int) -> int:
         """Take the slot from a question that makes room for another of it."""
         held = self._held[question]
-        if self._rule.rule is oldest:
+        if self._oldest_leaves:
             return held.pop(next(iter(held)))
         slots = [*held.values()]
         return held.pop([*held][slots.index(self._chosen(np.array(slots)))])
 
     def _of_all(self) -> int:
         """Take the slot from any question that makes room for another of any."""
-        if self._rule.rule is oldest or self._rule.of_oldest_question:
+        if self._oldest_leaves or self._rule.traits["of_oldest_question"]:
             slot = next((slot for slot in self._queue if slot not in self._gone), NONE)
             if slot == NONE:
                 slot = next(slot for slot in self._came if slot not in self._gone)
@@ -105,7 +107,7 @@ class Room:
             slots = slots[self._index.records["serial"][slots] != NONE]
             slot = self._chosen(slots[~np.isin(slots, list(self._gone))])
         question, digest = (int(self._index.records[name][slot]) for name in ("question", "digest"))
-        if self._rule.of_oldest_question and self._rule.rule is not oldest:
+        if self._rule.traits["of_oldest_question"] and not self._oldest_leaves:
             self._queue = iter([slot, *self._queue])  # another one may leave
             self._hold_again(question)
             return self._of_question(question)
@@ -124,4 +126,9 @@ class Room:
         rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
         buffer = self._buffer
         candidates = Candidates(buffer, row, np.ones(row.shape, bool), buffer.now, self._config, rng)
-        return int(slots[self._rule.place(candidates)])
+        place, n = self._rule(candidates), len(slots)
+        if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not 0 <= place < n:
+            raise ConfigurationError(
+                f"eviction {self._config.eviction!r} must answer with a place from 0 to {n - 1}, but gave {place!r}."
+            )
+        return int(slots[place])

@@ -1,46 +1,13 @@
 """Credit inside a group. What a reward is compared with is a *baseline*, one function of a group's rewards."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..config import BASELINES
 from ..errors import ConfigurationError
-
-Comparison = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """function: of rewards (G, K), NaN where unscorable, and replayed (G, K) bool, to what is subtracted, (G, K) or (G, 1).
-    apart: whether `scale="group"` takes the standard deviations of fresh and replayed members apart, too."""
-
-    function: Comparison
-    apart: bool = False
-
-
-@overload
-def register_baseline(
-    name: str, function: None = None, *, apart: bool = False
-) -> Callable[[Comparison], Comparison]: ...
-@overload
-def register_baseline(name: str, function: Comparison, *, apart: bool = False) -> Comparison: ...
-def register_baseline(name: str, function: Comparison | None = None, *, apart: bool = False) -> Any:
-    """Make a function a value of the option `baseline`; called plainly, or as a decorator. `Baseline` says what it maps.
-
-    Raises:
-        ConfigurationError: the name is taken.
-    """
-    BASELINES.check(name, function)
-
-    def register(function: Comparison) -> Comparison:
-        BASELINES.register(name, Baseline(function, apart))
-        return function
-
-    return register if function is None else register(function)
+from ..registry import register
 
 
 def group_advantages(
@@ -70,14 +37,13 @@ def group_advantages(
         ConfigurationError: a baseline of one's own has no value for a scorable member, or the wrong shape.
     """
     replayed = torch.zeros_like(rewards, dtype=torch.bool) if replayed is None else replayed.bool()
-    found = BASELINES[baseline]
-    rule = found if isinstance(found, Baseline) else Baseline(found)
-    compared = rule.function(rewards, replayed)
+    rule = BASELINES[baseline]
+    compared = rule(rewards, replayed)
     scorable = ~rewards.isnan()
     _check(compared, rewards, scorable, baseline)
     advantages = rewards - compared
     if scale == "group":
-        advantages = advantages / (_spread(rewards, replayed, rule.apart) + 1e-4)
+        advantages = advantages / (_spread(rewards, replayed, rule.traits["apart"]) + 1e-4)
     advantages = torch.where(scorable, advantages, 0.0)
     return weight_positive(advantages, positive_weight)
 
@@ -127,16 +93,7 @@ def of_group(rewards: Tensor, replayed: Tensor) -> Tensor:
     return mean_of(rewards, torch.ones_like(replayed))
 
 
-def of_fresh(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """The mean of the fresh members, for the replayed ones too; of all where no fresh member is scorable."""
-    fresh = mean_of(rewards, ~replayed)
-    return torch.where(fresh.isnan(), of_group(rewards, replayed), fresh)
-
-
-def of_own_part(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """Fresh members: the mean of the fresh; replayed ones: that of the replayed. The only replayed member of a group is
-    compared with itself and teaches nothing, so this is for `replays_per_group` above 1."""
-    return torch.where(replayed, mean_of(rewards, replayed), mean_of(rewards, ~replayed))
+register("baseline", "group", of_group)
 
 
 def _spread(rewards: Tensor, replayed: Tensor, apart: bool) -> Tensor:
@@ -169,8 +126,3 @@ def _check(compared: Any, rewards: Tensor, scorable: Tensor, baseline: str) -> N
             f"baseline={baseline!r} must give a number for every member with a reward, but gave NaN. Unscorable members "
             "have the reward NaN: leave them out, as exgrpo.objective.advantage.mean_of does."
         )
-
-
-register_baseline("group", of_group)
-register_baseline("fresh", of_fresh)
-register_baseline("split", of_own_part, apart=True)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ..config import ADMISSIONS, RETIREMENTS, SCHEDULES, ReplayConfig
 from ..errors import ConfigurationError
-from ..experience.admission import Completion
 from ..experience.buffer import ExperienceBuffer
+from ..experience.contexts import Completion, Standing
 from ..experience.events import (
     Admitted,
     Began,
@@ -38,7 +38,6 @@ from ..experience.events import (
 )  # fmt: skip
 from ..experience.quality import Diversity, quality_of
 from ..experience.questions import UNKNOWN
-from ..experience.retirement import Standing
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import RIGHT, WRONG, Group, IntArray, Trajectory
 from .answers import share as share_now

@@ -15,6 +15,7 @@ from ..errors import ConfigurationError
 from ..experience.buffer import ExperienceBuffer, sizes_of
 from ..experience.questions import UNKNOWN
 from ..experience.trajectory import FloatArray, IntArray
+from ..registry import Rule, register
 from .answers import answer
 
 Eligible = Callable[[IntArray], NDArray[np.bool_]]
@@ -42,50 +43,13 @@ class Strata:
     step: int = 0
 
 
-Weigh = Callable[[Strata], FloatArray]
-
-
-@dataclass(frozen=True)
-class QuestionSampler:
-    """How questions are drawn.
-
-    Args:
-        weigh: strata -> log-weights (S,). -inf: only where nothing else is left; NaN: never.
-        per_question: whether every question is a stratum of its own; time then grows with the pool.
-        alike: whether all questions of strata with a finite weight are drawn alike, whatever the weights: then exactly
-            uniformly without replacement, which weights over buckets are not.
-    """
-
-    weigh: Weigh
-    per_question: bool = False
-    alike: bool = False
-
-    def weights(self, strata: Strata) -> FloatArray:
-        """What `weigh` answers, checked."""
-        name = strata.config.question_choice
-        weights = answer("question_choice", name, self.weigh(strata), strata.sizes.shape)
-        if np.isposinf(weights).any():
-            raise ConfigurationError(
-                f"question_choice {name!r} must answer with log-weights below infinity: {weights}."
-            )
-        return weights
-
-
-def register_question_sampler(
-    name: str, weigh: Weigh | None = None, *, per_question: bool = False, alike: bool = False
-) -> Weigh:
-    """Add a sampler under a name, as a call or as a decorator; see `QuestionSampler` for the arguments."""
-    QUESTION_SAMPLERS.check(name, weigh)
-    if weigh is None:
-        return lambda given: register_question_sampler(name, given, per_question=per_question, alike=alike)  # type: ignore[return-value, arg-type]
-    QUESTION_SAMPLERS.register(name, QuestionSampler(weigh, per_question, alike))
-    return weigh
-
-
-def sampler_named(name: str) -> QuestionSampler:
-    """The sampler of that name, or of that dotted path."""
-    found = QUESTION_SAMPLERS[name]
-    return found if isinstance(found, QuestionSampler) else QuestionSampler(found)
+def weights_of(sampler: Rule, strata: Strata) -> FloatArray:
+    """Return a sampler's log-weights of strata, checked, (S,). -inf: only where nothing else is left; NaN: never."""
+    name = strata.config.question_choice
+    weights = answer("question_choice", name, sampler(strata), strata.sizes.shape)
+    if np.isposinf(weights).any():
+        raise ConfigurationError(f"question_choice {name!r} must answer with log-weights below infinity: {weights}.")
+    return weights
 
 
 # The samplers -----------------------------------------------------------------------------------------------------------
@@ -146,13 +110,13 @@ def headroom(strata: Strata) -> FloatArray:
 STEEP = 1e9
 """So steep a weight that a draw is a ranking."""
 
-register_question_sampler("gaussian", gaussian)
-register_question_sampler("uniform", uniform, alike=True)
-register_question_sampler("range", inside_range, alike=True)
-register_question_sampler("variance", variance)
-register_question_sampler("linear", linear)
-register_question_sampler("tiers", tiers)
-register_question_sampler("headroom", headroom, per_question=True)
+register("question_choice", "gaussian", gaussian)
+register("question_choice", "uniform", uniform, alike=True)
+register("question_choice", "range", inside_range, alike=True)
+register("question_choice", "variance", variance)
+register("question_choice", "linear", linear)
+register("question_choice", "tiers", tiers)
+register("question_choice", "headroom", headroom, per_question=True)
 
 
 def quantile(values: FloatArray, sizes: NDArray[np.int64], q: float) -> float:
@@ -211,20 +175,20 @@ def draw_questions(
         eligible: only these.
         ready: what `buffer.ready` answers now, where the caller knows.
     """
-    sampler = sampler_named(config.question_choice)
+    sampler = QUESTION_SAMPLERS[config.question_choice]
     pools = pools_of(buffer, sampler, config, step, eligible, ready)
-    weights = [np.where(p.strata.sizes > 0, sampler.weights(p.strata), np.nan) for p in pools]
+    weights = [np.where(p.strata.sizes > 0, weights_of(sampler, p.strata), np.nan) for p in pools]
     rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
     available = np.array([room.sum() for room in rooms], np.int64)
     n = min(n, int(available.sum()))
     by_kind = [n] if len(pools) == 1 else rng.multivariate_hypergeometric(available, n).tolist()
     drawn: list[int] = []
     for pool, log_weights, room, wanted in zip(pools, weights, rooms, by_kind, strict=True):
-        if sampler.per_question:
+        if sampler.traits["per_question"]:
             assert pool.strata.questions is not None
             drawn += draw_single(pool.strata.questions, wanted, log_weights, room, rng)
         else:
-            counts = (draw_alike if sampler.alike else draw_counts)(wanted, log_weights, room, rng)
+            counts = (draw_alike if sampler.traits["alike"] else draw_counts)(wanted, log_weights, room, rng)
             for stratum in np.flatnonzero(counts).tolist():
                 drawn += draw_members(pool.ready, stratum, int(room[stratum]), int(counts[stratum]), rng)
     rng.shuffle(drawn)
@@ -256,7 +220,7 @@ def draw_members(ready: NDArray[Any], bucket: int, size: int, n: int, rng: np.ra
 
 def pools_of(
     buffer: ExperienceBuffer,
-    sampler: QuestionSampler,
+    sampler: Rule,
     config: ReplayConfig,
     step: int,
     eligible: Eligible | None = None,
@@ -272,7 +236,7 @@ def pools_of(
 
 def _pool_of(
     buffer: ExperienceBuffer,
-    sampler: QuestionSampler,
+    sampler: Rule,
     config: ReplayConfig,
     step: int,
     eligible: Eligible | None,
@@ -289,7 +253,7 @@ def _pool_of(
         questions = np.flatnonzero(ready != UNKNOWN)
         ready = ready.copy()
         ready[questions[~eligible(questions)]] = UNKNOWN
-    if sampler.per_question:
+    if sampler.traits["per_question"]:
         questions = np.flatnonzero(ready != UNKNOWN)
         accuracy = values[questions] if spreads else buffer.questions.accuracy(questions)
         return Pool(Strata(accuracy, np.ones(len(questions), np.int64), config, buffer, questions, step), ready)

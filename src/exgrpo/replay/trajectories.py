@@ -5,8 +5,7 @@ passes in: the only call back from the core [ExGRPO, sec. 3.2].
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,65 +15,27 @@ from ..experience.buffer import ExperienceBuffer
 from ..experience.candidates import Candidates
 from ..experience.quality import tier_of_each
 from ..experience.trajectory import FloatArray, IntArray, Scores, Trajectory
+from ..registry import register
 from .answers import answer
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[Scores] | FloatArray]
 """Trajectories -> `Scores` of each under the current policy, or their mean token entropies alone (nats, full vocabulary, the
 completion's own tokens)."""
 
-Rank = Callable[[Candidates], FloatArray]
+
+def keys_of(candidates: Candidates) -> FloatArray:
+    """Return what the rule ranks by, checked, (n, W): the lowest wins, of equals the older; NaN: not known."""
+    name, shape = candidates.config.trajectory_choice, candidates.held.shape
+    return answer("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape)
 
 
-@dataclass(frozen=True)
-class TrajectoryChoice:
-    """How trajectories are chosen.
-
-    Args:
-        rank: candidates -> keys (n, W); the lowest wins, of equals the older. NaN: not known.
-        measured: whether the key follows from what is measured under the current policy: then the best few are measured
-            again where it is too old, or not known (`entropy_refresh`).
-        eligible: candidates -> which may be chosen at all, (n, W); all by default. Questions without any are not drawn.
-    """
-
-    rank: Rank
-    measured: bool = False
-    eligible: Callable[[Candidates], NDArray[np.bool_]] | None = None
-
-    def keys(self, candidates: Candidates) -> FloatArray:
-        """What `rank` answers, checked."""
-        name, shape = candidates.config.trajectory_choice, candidates.held.shape
-        return answer("trajectory_choice", name, self.rank(candidates), shape)
-
-    def may_be_chosen(self, candidates: Candidates) -> NDArray[np.bool_]:
-        """What `eligible` answers, checked; all that is held where there is none."""
-        if self.eligible is None:
-            return candidates.held
-        name, shape = candidates.config.trajectory_choice, candidates.held.shape
-        return np.asarray(answer("eligible of the trajectory_choice", name, self.eligible(candidates), shape) != 0)
-
-
-def register_trajectory_choice(
-    name: str,
-    rank: Rank | None = None,
-    *,
-    measured: bool = False,
-    eligible: Callable[[Candidates], NDArray[np.bool_]] | None = None,
-    needs_quality: bool = False,
-) -> Rank:
-    """Add a choice under a name, as a call or as a decorator; see `TrajectoryChoice` for the arguments. `needs_quality`: it
-    looks at the quality."""
-    TRAJECTORY_CHOICES.check(name, rank)
-    if rank is None:
-        traits: Any = {"measured": measured, "eligible": eligible, "needs_quality": needs_quality}
-        return lambda given: register_trajectory_choice(name, given, **traits)  # type: ignore[return-value, arg-type]
-    TRAJECTORY_CHOICES.register(name, TrajectoryChoice(rank, measured, eligible), needs_quality)
-    return rank
-
-
-def choice_named(name: str) -> TrajectoryChoice:
-    """The choice of that name, or of that dotted path."""
-    found = TRAJECTORY_CHOICES[name]
-    return found if isinstance(found, TrajectoryChoice) else TrajectoryChoice(found)
+def may_be_chosen(candidates: Candidates) -> NDArray[np.bool_]:
+    """Return which candidates the rule lets compete at all, checked, (n, W); all that are held where it does not say."""
+    name, shape = candidates.config.trajectory_choice, candidates.held.shape
+    eligible = TRAJECTORY_CHOICES[name].traits["eligible"]
+    if eligible is None:
+        return candidates.held
+    return np.asarray(answer("eligible of the trajectory_choice", name, eligible(candidates), shape) != 0)
 
 
 # The choices ------------------------------------------------------------------------------------------------------------
@@ -104,16 +65,18 @@ def in_quality_tier(candidates: Candidates) -> FloatArray:
     return keys
 
 
-register_trajectory_choice("lowest_entropy", lambda c: c.entropy, measured=True)
-register_trajectory_choice("random", lambda c: c.draw())
-register_trajectory_choice("newest", lambda c: -c.serial.astype(np.float64))
-register_trajectory_choice("lowest_nll", lambda c: c.nll, measured=True)
-register_trajectory_choice("lowest_confidence_variance", lambda c: c.confidence_variance, measured=True)
-register_trajectory_choice("entropy_percentile", lambda c: c.draw(), eligible=low_entropy)
-register_trajectory_choice("highest_quality", lambda c: -c.quality, needs_quality=True)
-register_trajectory_choice("quality_tiers", in_quality_tier, needs_quality=True)
-register_trajectory_choice("highest_entropy", lambda c: -c.entropy, measured=True)
-register_trajectory_choice("headroom", lambda c: -c.headroom, measured=True, eligible=lambda c: ~np.isnan(c.advantage))
+register("trajectory_choice", "lowest_entropy", lambda c: c.entropy, measured=True)
+register("trajectory_choice", "random", lambda c: c.draw())
+register("trajectory_choice", "newest", lambda c: -c.serial.astype(np.float64))
+register("trajectory_choice", "lowest_nll", lambda c: c.nll, measured=True)
+register("trajectory_choice", "lowest_confidence_variance", lambda c: c.confidence_variance, measured=True)
+register("trajectory_choice", "entropy_percentile", lambda c: c.draw(), eligible=low_entropy)
+register("trajectory_choice", "highest_quality", lambda c: -c.quality)
+register("trajectory_choice", "quality_tiers", in_quality_tier)
+register("trajectory_choice", "highest_entropy", lambda c: -c.entropy, measured=True)
+register(
+    "trajectory_choice", "headroom", lambda c: -c.headroom, measured=True, eligible=lambda c: ~np.isnan(c.advantage)
+)
 
 
 # Choosing ---------------------------------------------------------------------------------------------------------------
@@ -122,9 +85,7 @@ register_trajectory_choice("headroom", lambda c: -c.headroom, measured=True, eli
 def allowed(candidates: Candidates, moment: str) -> NDArray[np.bool_]:
     """Which candidates may be chosen at this moment (`plan`, `added` or `rescue`), as far as is known, (n, W)."""
     c, config = candidates, candidates.config
-    choice = choice_named(config.trajectory_choice)
-    mask = c.held
-    mask = mask & choice.may_be_chosen(c)
+    mask = c.held & may_be_chosen(c)
     if moment == "rescue":
         mask = mask & c.correct
     if moment == "added":
@@ -146,7 +107,7 @@ def stale(candidates: Candidates) -> NDArray[np.bool_]:
 
 def needs_filter(config: ReplayConfig, moment: str) -> bool:
     """Whether some replayable questions may hold nothing that may be chosen."""
-    has_rule = choice_named(config.trajectory_choice).eligible is not None
+    has_rule = TRAJECTORY_CHOICES[config.trajectory_choice].traits["eligible"] is not None
     return has_rule or bool(config.max_drift) or moment == "added"
 
 
@@ -179,11 +140,11 @@ def choose(
     """
     if not questions:
         return []
-    choice = choice_named(config.trajectory_choice)
+    measured = TRAJECTORY_CHOICES[config.trajectory_choice].traits["measured"]
     candidates = replace(buffer.candidates(questions, step, rng), config=config)
     candidates = replace(candidates, held=allowed(candidates, moment))
-    measures = (choice.measured or config.max_drift > 0) and config.entropy_refresh != "stored"
-    keys = _known(candidates, choice.keys(candidates), -np.inf if measures and choice.measured else np.inf)
+    measures = (measured or config.max_drift > 0) and config.entropy_refresh != "stored"
+    keys = _known(candidates, keys_of(candidates), -np.inf if measures and measured else np.inf)
     if measures:
         competing = _first(keys, None if config.entropy_refresh == "exact" else config.entropy_candidates + count - 1)
         competing &= candidates.held
@@ -195,7 +156,7 @@ def choose(
         candidates = replace(candidates, held=competing)
         if config.max_drift:
             candidates = replace(candidates, held=competing & (candidates.drift <= config.max_drift))
-        keys = _known(candidates, choice.keys(candidates), np.inf) if choice.measured else keys
+        keys = _known(candidates, keys_of(candidates), np.inf) if measured else keys
     order = np.lexsort((keys, ~candidates.held), axis=1)[:, :count]
     best, held = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.held))
     return [[slot for slot, is_held in zip(*row, strict=True) if is_held] for row in zip(best, held, strict=True)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
-from ..objective.loss import RatioStats, effective_sample_size
+from ..objective.stats import RatioStats, effective_sample_size
 from ..replay.plan import Choice, StepPlan
 
 NO_LOGP = float("nan")

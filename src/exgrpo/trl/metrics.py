@@ -12,7 +12,7 @@ from ..config import ObjectiveConfig
 from ..experience.difficulty import EASY, HARD, MEDIUM, UNSOLVED, tier_of
 from ..experience.trajectory import RIGHT, UNSCORABLE
 from ..objective import effective_sample_size, gradient_weights, weight_positive
-from ..objective.ratio import MAX_LOG_RATIO
+from ..objective.loss import MAX_LOG_RATIO
 from ..replay.plan import ReplayPlanner
 from .generation import Generation
 

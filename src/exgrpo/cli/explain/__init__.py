@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import ObjectiveConfig, ReplayConfig
 from ...errors import ConfigurationError
 from ...presets import PRESETS, resolve
+from ...registry import resolve_rules
 from ...yaml_file import with_numbers
 from ..experience import RUN, log_path
 from ..main import UsageError
@@ -48,6 +49,7 @@ def explain(args: argparse.Namespace) -> int:
     args.preset = args.preset or "exgrpo"
     try:
         replay, objective = resolve(args.preset, **given)
+        resolve_rules(replay, objective)
     except ConfigurationError as error:
         raise UsageError(str(error)) from error
     from ..experience.output import write_json
