@@ -63,8 +63,8 @@ def in_room(*rooms: str) -> list[str]:
 
 
 def test_the_reader_of_imports_sees_relative_and_late_ones():
-    assert "exgrpo.experience.buffer" in imports("exgrpo.replay.plan")
-    assert "exgrpo.config" in imports("exgrpo.replay.questions")
+    assert "exgrpo.experience.buffer" in imports("exgrpo.replay.planner")
+    assert "exgrpo.config" in imports("exgrpo.replay.sampling")
     assert "exgrpo.experience.buffer" in imports("exgrpo.experience")
     assert "numpy" in imports("exgrpo.experience.buffer")
     assert all(in_room(name) for name in CORE)

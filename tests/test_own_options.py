@@ -100,7 +100,7 @@ def test_what_needs_quality_is_known_however_it_is_named():
     for options in (
         dict(admission="quality"), dict(admission="exgrpo.experience.options.admission.quality"),
         dict(eviction="lowest_quality"),
-        dict(trajectory_choice="quality_tiers"), dict(trajectory_choice="exgrpo.replay.trajectories.in_quality_tier"),
+        dict(trajectory_choice="quality_tiers"), dict(trajectory_choice="exgrpo.replay.options.choices.in_quality_tier"),
     ):  # fmt: skip
         assert ReplayConfig(**options).uses_quality, options
     assert not ReplayConfig(admission="exgrpo.experience.options.admission.correct").uses_quality

@@ -189,8 +189,8 @@ def test_what_is_no_path_is_refused_by_the_configuration(option, path):
 def test_an_option_or_a_trait_that_is_none_is_refused():
     with pytest.raises(ConfigurationError, match="no rule can be registered for 'mixing'"):
         register("mixing", "mine", print)
-    with pytest.raises(ConfigurationError, match="a schedule has no 'alike'; it has needs_quality"):
-        register("schedule", "mine", print, alike=True)
+    with pytest.raises(ConfigurationError, match="a schedule has no 'uniform'; it has needs_quality"):
+        register("schedule", "mine", print, uniform=True)
 
 
 def test_a_missing_import_of_the_user_s_own_module_is_shown_as_it_is(tmp_path, monkeypatch):
@@ -220,7 +220,11 @@ def test_a_sampler_s_never_and_only_where_nothing_else_is_left():
     def rule(strata):
         return np.select([strata.accuracy < 0.3, strata.accuracy > 0.7], [np.nan, -np.inf], 0.0)
 
-    for name, options in (("plain_rule", {}), ("alike_rule", {"alike": True}), ("single_rule", {"per_question": True})):
+    for name, options in (
+        ("plain_rule", {}),
+        ("alike_rule", {"uniform": True}),
+        ("single_rule", {"per_question": True}),
+    ):
         register_question_sampler(name, rule, **options)
         for seed in range(10):
             lab = Lab(20, seed=seed, question_choice=name, trajectory_choice="newest", replay_share=1.0)

@@ -17,28 +17,44 @@ from .errors import ConfigurationError
 from .registry import Registry
 from .spelling import did_you_mean, spelled
 
-MIXINGS = ("share", "coin", "added", "prompt", "rescue", "none")
 DIFFICULTIES = ("latest", "window", "spread")
 ENTROPY_REFRESHES = ("lazy", "exact", "stored")
 LOGP_DTYPES = ("float32", "float16")
 
+MIXINGS = Registry(
+    "mixing",
+    {
+        "share": "exgrpo.replay.planner",
+        "coin": "exgrpo.replay.options.coin",
+        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.options.append"),
+        **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
+    },
+    traits={"trajectories": True, "beside": False, "rescue": None},
+    open_to_users=False,
+)
 SCHEDULES = Registry("schedule", dict.fromkeys(("constant", "curriculum"), "exgrpo.replay.options.schedules"))
 QUESTION_SAMPLERS = Registry(
     "question_choice",
-    dict.fromkeys(
-        ("gaussian", "uniform", "range", "variance", "linear", "tiers", "headroom"), "exgrpo.replay.questions"
-    ),
-    traits={"per_question": False, "alike": False},
+    {
+        "gaussian": "exgrpo.replay.sampling",
+        **dict.fromkeys(
+            ("uniform", "range", "variance", "linear", "tiers", "headroom"), "exgrpo.replay.options.samplers"
+        ),
+    },
+    traits={"per_question": False, "uniform": False},
 )
 TRAJECTORY_CHOICES = Registry(
     "trajectory_choice",
-    dict.fromkeys(
-        (
-            "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile",
-            "highest_quality", "quality_tiers", "highest_entropy", "headroom",
+    {
+        "lowest_entropy": "exgrpo.replay.choice",
+        **dict.fromkeys(
+            (
+                "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile", "highest_quality",
+                "quality_tiers", "highest_entropy", "headroom",
+            ),
+            "exgrpo.replay.options.choices",
         ),
-        "exgrpo.replay.trajectories",
-    ),
+    },
     traits={"measured": False, "eligible": None},
     quality=("highest_quality", "quality_tiers"),
 )  # fmt: skip
@@ -371,7 +387,7 @@ def _one_of(config: object, name: str, options: Collection[str]) -> None:
     came = spelled(getattr(config, name), options)
     object.__setattr__(config, name, came)
     if came not in options:
-        own = ", or a dotted path to your own" if isinstance(options, Registry) else ""
+        own = ", or a dotted path to your own" if getattr(options, "open_to_users", False) else ""
         required = "one of " + ", ".join(repr(o) for o in options) + own
         _refuse(config, name, required, did_you_mean(came, options))
 

@@ -36,6 +36,7 @@ class Registry(Mapping[str, Rule]):
         homes: for each built-in rule the module that registers it, imported when the rule is first asked for.
         traits: what may be said of a rule, with defaults. A function that was not registered has them as attributes.
         quality: built-in rules that look at the quality of completions; known before anything is imported.
+        open_to_users: whether users may add rules.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Registry(Mapping[str, Rule]):
         homes: Mapping[str, str],
         traits: Mapping[str, Any] | None = None,
         quality: tuple[str, ...] = (),
+        open_to_users: bool = True,
     ):
         self.option = option
         self.homes = homes
@@ -51,7 +53,9 @@ class Registry(Mapping[str, Rule]):
         self.traits = {"needs_quality": False, **(traits or {})}
         self._quality = quality
         self._rules: dict[str, Rule] = {}
-        OPTIONS[option] = self
+        self.open_to_users = open_to_users
+        if open_to_users:
+            OPTIONS[option] = self
 
     def register(self, name: str, function: Callable[..., Any], **traits: Any) -> None:
         """Add a rule.
@@ -102,7 +106,8 @@ class Registry(Mapping[str, Rule]):
 
     def __contains__(self, name: object) -> bool:
         """Whether a configuration may hold this name. What stands at a dotted path is looked at later, by `resolve_rules`."""
-        return isinstance(name, str) and (name in self.homes or name in self._rules or is_dotted_path(name))
+        known = isinstance(name, str) and (name in self.homes or name in self._rules)
+        return known or (self.open_to_users and is_dotted_path(name))
 
 
 def register(option: str, name: str, function: Any = None, **traits: Any) -> Any:

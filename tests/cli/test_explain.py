@@ -323,7 +323,7 @@ def test_a_made_up_pool_is_what_a_run_would_hold():
     assert made_up(ReplayConfig(), 4, [3] * 5, 2, 50, 1).buffer.bucket_sizes().tolist() == [3, 3, 3, 3, 0]
     everything = made_up(ReplayConfig(admission="all", retirement="never"), 4, [3] * 5, 0, 50, 1).buffer
     assert everything.count.tolist() == [4] * 15
-    assert made_up(ReplayConfig(capacity=7), 4, [3] * 5, 0, 50, 1).buffer.index.size == 7
+    assert made_up(ReplayConfig(capacity=7), 4, [3] * 5, 0, 50, 1).buffer.table.size == 7
 
 
 @pytest.mark.parametrize(

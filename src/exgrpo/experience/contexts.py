@@ -6,7 +6,7 @@ from ..config import ReplayConfig
 
 
 @dataclass(frozen=True)
-class Completion:
+class AdmissionCandidate:
     """A fresh completion that was scored, before it is stored.
 
     Args:
@@ -31,7 +31,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RetirementContext:
     """How a question stands after its fresh group was observed.
 
     Args:

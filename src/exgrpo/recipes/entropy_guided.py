@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigurationError
 from ..experience.difficulty import Windows
 from ..experience.trajectory import FloatArray
-from ..replay.questions import quantile
+from ..replay.options.samplers import quantile
 from ..replay.rng import COIN, generator_for
 
 if TYPE_CHECKING:

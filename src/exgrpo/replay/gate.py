@@ -4,6 +4,8 @@
 from collections import deque
 from collections.abc import Iterable
 
+from ..config import ReplayConfig
+
 Counts = tuple[float, int]
 """Of a generation: right and scorable fresh completions."""
 
@@ -38,6 +40,13 @@ class Gate:
         self.start_completions = start_completions
         self.open = False
         self.recent: deque[Counts] = deque()
+
+    @classmethod
+    def of(cls, config: ReplayConfig) -> "Gate":
+        """Make the gate that a configuration asks for."""
+        return cls(
+            config.start_pass_at_1, config.start_step, config.start_epoch, config.start_size, config.start_completions
+        )
 
     def look_back_on(self, generations: Iterable[Counts]) -> None:
         """Nothing but these was seen, the oldest first."""

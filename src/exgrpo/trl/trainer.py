@@ -28,8 +28,9 @@ from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
+from ..experience.policy_stats import PolicyStats as Scores
 from ..experience.quality import Embedder
-from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
+from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Trajectory
 from ..objective import are_alike, group_advantages, weight_positive, without_noise
 from ..registry import resolve_rules
 from ..replay import BY_THE_COIN, ReplayPlanner

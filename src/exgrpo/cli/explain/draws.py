@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from ...config import QUESTION_SAMPLERS, SCHEDULES
 from ...experience.difficulty import tier_of
-from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Scores, Trajectory
-from ...replay import Choice, StepPlan, share_of
-from ...replay.questions import Eligible, bucket_probabilities, pools_of
-from ...replay.trajectories import Scorer, eligible_questions
+from ...experience.policy_stats import PolicyStats
+from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Trajectory
+from ...replay import ReplayedTrajectory, StepPlan, replay_count
+from ...replay.choice import Scorer, eligible_questions
+from ...replay.sampling import Eligible, bucket_probabilities, pools_of
 from .pool import MADE_UP, Pool, stream_of
 
 MAX_ROWS = 17
@@ -72,7 +73,7 @@ class Table:
         if not room.sum():
             return np.zeros(len(room))
         return (
-            np.asarray(room / room.sum()) if self.sampler.traits["alike"] else bucket_probabilities(log_weights, room)
+            np.asarray(room / room.sum()) if self.sampler.traits["uniform"] else bucket_probabilities(log_weights, room)
         )
 
     def _labels(self) -> list[str]:
@@ -121,7 +122,7 @@ class Table:
             for chances, room in zip(self._chances, self._rooms, strict=True)
             if chances is not None
         ]
-        if any(narrow) and not self.sampler.traits["alike"]:
+        if any(narrow) and not self.sampler.traits["uniform"]:
             return None
         return np.asarray(min(n, int(self.available.sum())) * weights)
 
@@ -154,7 +155,7 @@ class Drawn:
     """
 
     questions: IntArray
-    chosen: tuple[tuple[Choice, ...], ...]
+    chosen: tuple[tuple[ReplayedTrajectory, ...], ...]
     measured: int
     refused: int
     fresh: IntArray
@@ -199,13 +200,13 @@ class Rehearsals:
             return self.batch
         if self.rescues:
             return 0
-        return share_of(self.batch, SCHEDULES[config.schedule](config.replay_share, self.epoch, config))
+        return replay_count(self.batch, SCHEDULES[config.schedule](config.replay_share, self.epoch, config))
 
     def _rehearse(self, number: int) -> Iterator[Drawn]:
         pool, planner, asked = self.pool, self.pool.planner, [0]
         first, n = planner.generation, pool.buffer.num_questions
 
-        def score(trajectories: Sequence[Trajectory]) -> list[Scores]:
+        def score(trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
             asked[0] += len(trajectories)
             return pool.score(trajectories)
 
@@ -222,7 +223,9 @@ class Rehearsals:
             questions = plan.questions[plan.replayed] if plan.replayed.any() else of_chosen
             yield Drawn(questions, chosen, asked[0], plan.refused, plan.questions[~plan.replayed])
 
-    def _rescues(self, plan: StepPlan, rng: np.random.Generator, score: Scorer) -> tuple[tuple[Choice, ...], ...]:
+    def _rescues(
+        self, plan: StepPlan, rng: np.random.Generator, score: Scorer
+    ) -> tuple[tuple[ReplayedTrajectory, ...], ...]:
         """What is put into groups that fail by chance, each completion right with the accuracy of its question."""
         if not self.rescues:
             return ()

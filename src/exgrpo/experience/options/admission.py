@@ -1,26 +1,26 @@
 """Which scored completions are stored."""
 
 from ...registry import register
-from ..contexts import Completion
+from ..contexts import AdmissionCandidate
 from ..quality import quality_of
 
 
-def correct(completion: Completion) -> bool:
+def correct(completion: AdmissionCandidate) -> bool:
     """Right ones [ExGRPO, sec. 3.1]."""
     return completion.correct
 
 
-def everything(completion: Completion) -> bool:
+def everything(completion: AdmissionCandidate) -> bool:
     """Right and wrong ones."""
     return True
 
 
-def single_success(completion: Completion) -> bool:
+def single_success(completion: AdmissionCandidate) -> bool:
     """The right one of a group that has exactly one."""
     return completion.correct and completion.successes == 1
 
 
-def quality(completion: Completion) -> bool:
+def quality(completion: AdmissionCandidate) -> bool:
     """Those whose quality exceeds `min_quality`: where even the greatest diversity could not make it, at once not."""
     c = completion
     if c.quality == c.quality:
