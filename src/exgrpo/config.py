@@ -9,7 +9,7 @@ Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released co
 import math
 import numbers
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -92,8 +92,8 @@ BASELINES = Registry(
 )
 
 
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _option(default: Any, text: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": text}, **more)
 
 
 @dataclass(frozen=True)
@@ -262,6 +262,19 @@ class ReplayConfig:
         "them once, when they are stored, by at most 0.05 % of their value.",
     )
 
+    # Parameters of rules of your own
+
+    rule_options: Mapping[str, Any] | None = _option(
+        None,
+        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
+        "text on the command line.",
+        hash=False,
+    )
+
+    def rule_option(self, name: str, default: Any = None) -> Any:
+        """Return a parameter of a user's rule, or the default where it is not set."""
+        return (self.rule_options or {}).get(name, default)
+
     @property
     def active(self) -> bool:
         """Whether experience is collected at all."""
@@ -326,6 +339,7 @@ class ReplayConfig:
         _shares(self, "quality_tier_shares")
         for name in ("range_adapts", "by_problem_type", "retired_in_stream", "store_truncated"):
             _boolean(self, name)
+        _mapping(self, "rule_options")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -366,6 +380,16 @@ class ObjectiveConfig:
         "mean of the fresh ones; `split`: fresh ones with the mean of the fresh, replayed ones with that of the replayed.",
     )
     positive_weight: float = _option(1.0, "Factor on positive advantages.")
+    rule_options: Mapping[str, Any] | None = _option(
+        None,
+        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
+        "text on the command line.",
+        hash=False,
+    )
+
+    def rule_option(self, name: str, default: Any = None) -> Any:
+        """Return a parameter of a user's rule, or the default where it is not set."""
+        return (self.rule_options or {}).get(name, default)
 
     def __post_init__(self) -> None:
         _one_of(self, "correction", CORRECTIONS)
@@ -375,6 +399,7 @@ class ObjectiveConfig:
         _number(self, "likelihood_clamp", 0.0, math.inf, open_low=True)
         _number(self, "positive_weight", 0.0, math.inf, open_low=True)
         _boolean(self, "clip_fresh")
+        _mapping(self, "rule_options")
 
 
 def _refuse(config: object, name: str, required: str, hint: str = "") -> None:
@@ -435,3 +460,9 @@ def _integer(config: object, name: str, low: int) -> None:
 def _boolean(config: object, name: str) -> None:
     if not isinstance(getattr(config, name), bool):
         _refuse(config, name, "True or False")
+
+
+def _mapping(config: object, name: str) -> None:
+    value = getattr(config, name)
+    if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        _refuse(config, name, "a mapping with names as keys, or None")

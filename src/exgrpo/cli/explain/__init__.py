@@ -4,8 +4,9 @@ Here stand the arguments; the figures are made in `explain_figures`. Imports not
 """
 
 import argparse
+import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +203,16 @@ def boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def mapping(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object, but is {text!r}: {error}") from error
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, but is {text!r}")
+    return found
+
+
 def shares(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -216,4 +227,6 @@ class _Shares(argparse.Action):
         setattr(namespace, self.dest, tuple(number for part in values for number in part))
 
 
-_READERS: dict[Any, Any] = {str: str, int: int, float: float, bool: boolean, tuple[float, ...]: shares}
+_READERS: dict[Any, Any] = {
+    str: str, int: int, float: float, bool: boolean, tuple[float, ...]: shares, Mapping[str, Any] | None: mapping,
+}  # fmt: skip
