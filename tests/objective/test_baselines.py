@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from exgrpo.config import BASELINES, ObjectiveConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.objective import group_advantages, register_baseline, weight_positive
-from exgrpo.objective.advantage import mean_of
+from exgrpo.objective.group_stats import mean_of
 from tests.reference import objective as reference
 
 NAN = math.nan

@@ -84,13 +84,9 @@ def log_ratio(logps: Tensor, behaviour_logps: Tensor, mask: Tensor) -> Tensor:
 
 
 def fresh_loss(
-    logps: Tensor,
-    old_logps: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    weights: Tensor | float,
+    logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor | float,
     epsilon: float | None = 0.2,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Compute PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; `epsilon` None leaves the ratio unclipped. Shapes as
     for `replay_loss`; scalar, to be minimised."""
     log_w = log_ratio(logps, old_logps, mask)
@@ -99,17 +95,9 @@ def fresh_loss(
 
 
 def replay_loss(
-    logps: Tensor,
-    behaviour_logps: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    replay_mask: Tensor,
-    config: ObjectiveConfig,
-    weights: Tensor | float,
-    epsilon: float = 0.2,
-    *,
-    vocabulary: int = 0,
-) -> LossOutput:
+    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor, config: ObjectiveConfig,
+    weights: Tensor | float, epsilon: float = 0.2, *, vocabulary: int = 0,
+) -> LossOutput:  # fmt: skip
     """Compute the replayed term of the objective [ExGRPO, Eq. 4].
 
     Args:
@@ -152,18 +140,9 @@ def _per_token(rule: Callable[[Terms], Tensor], terms: Terms, tokens: Tensor) ->
 
 
 def mixed_loss(
-    logps: Tensor,
-    old_logps: Tensor,
-    behaviour_logps: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    replay_mask: Tensor,
-    config: ObjectiveConfig,
-    max_completion_length: int,
-    epsilon: float = 0.2,
-    *,
-    vocabulary: int = 0,
-) -> Tensor:
+    logps: Tensor, old_logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor,
+    config: ObjectiveConfig, max_completion_length: int, epsilon: float = 0.2, *, vocabulary: int = 0,
+) -> Tensor:  # fmt: skip
     """Compute the whole objective with Dr. GRPO's normaliser, for a loop of one's own. Shapes as for `replay_loss`; scalar,
     to be minimised. Under micro-batches multiply by micro-batch size over batch size."""
     weight = 1.0 / (logps.shape[0] * max_completion_length)

@@ -3,6 +3,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ..config import ReplayConfig
 
@@ -10,6 +11,7 @@ Counts = tuple[float, int]
 """Of a generation: right and scorable fresh completions."""
 
 
+@dataclass
 class Gate:
     """Opens when all given conditions hold at once, and stays open.
 
@@ -25,21 +27,13 @@ class Gate:
         recent: of the latest generations that together hold as many, the oldest first.
     """
 
-    def __init__(
-        self,
-        start_pass_at_1: float,
-        start_step: int = 0,
-        start_epoch: float = 0.0,
-        start_size: int = 0,
-        start_completions: int = 1,
-    ):
-        self.start_pass_at_1 = start_pass_at_1
-        self.start_step = start_step
-        self.start_epoch = start_epoch
-        self.start_size = start_size
-        self.start_completions = start_completions
-        self.open = False
-        self.recent: deque[Counts] = deque()
+    start_pass_at_1: float
+    start_step: int = 0
+    start_epoch: float = 0.0
+    start_size: int = 0
+    start_completions: int = 1
+    open: bool = field(default=False, init=False)
+    recent: deque[Counts] = field(default_factory=deque, init=False)
 
     @classmethod
     def of(cls, config: ReplayConfig) -> "Gate":
@@ -49,13 +43,13 @@ class Gate:
         )
 
     def look_back_on(self, generations: Iterable[Counts]) -> None:
-        """Nothing but these was seen, the oldest first."""
+        """Forget all but these, the oldest first."""
         self.recent.clear()
         for right, scorable in generations:
             self.saw(right, scorable)
 
     def saw(self, right: float, scorable: int) -> None:
-        """What the fresh completions of a generation were worth."""
+        """Count what the fresh completions of an iteration were worth."""
         if not scorable:
             return
         self.recent.append((right, scorable))

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from ...registry import register
-from ..advantage import mean_of, of_group
+from ..advantage import of_group
+from ..group_stats import mean_of
 
 
 def of_fresh(rewards: Tensor, replayed: Tensor) -> Tensor:
