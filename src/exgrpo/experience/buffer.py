@@ -80,10 +80,6 @@ class ExperienceBuffer(BufferQueries):
         """Whether each question is retired, (Q,)."""
         return self.questions.retired
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a view of one column of the table, over all slots."""
-        return self.table.records[name]
-
     def candidates(self, questions: Sequence[int] | IntArray, step: int, rng: np.random.Generator) -> Candidates:
         """Return the trajectories of questions, for a choice among them."""
         return Candidates(self, *self.table.slots_of_each(np.asarray(questions, np.int64)), step, self.config, rng)

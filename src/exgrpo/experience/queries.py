@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import ReplayConfig
 from .difficulty import UNKNOWN, sizes_of
 from .questions import QuestionStats
 from .table import TrajectoryTable
@@ -17,6 +18,12 @@ class BufferQueries:
 
     questions: QuestionStats
     table: TrajectoryTable
+    config: ReplayConfig
+    now: int
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a view of one column of the table, over all slots."""
+        return self.table.records[name]
 
     def ready(self, problem_type: int | None = None, despite_rest: bool = False) -> NDArray[Any]:
         """See `ExperienceBuffer.ready`."""

@@ -1,7 +1,6 @@
 """What a batch of new trajectories pushes out: the same as if they had come one by one."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,11 +8,9 @@ from ..config import EVICTIONS
 from ..errors import ConfigurationError
 from .candidates import Candidates
 from .events import Stored
+from .queries import BufferQueries
 from .table import NONE
 from .trajectory import IntArray, Trajectory
-
-if TYPE_CHECKING:
-    from .buffer import ExperienceBuffer
 
 
 class Room:
@@ -28,7 +25,7 @@ class Room:
         reasons: why, of each.
     """
 
-    def __init__(self, buffer: "ExperienceBuffer", expected: int = 0):
+    def __init__(self, buffer: BufferQueries, expected: int = 0):
         self.left: list[int] = []
         self.reasons: list[str] = []
         self._buffer, self._table, self._config = buffer, buffer.table, buffer.config
