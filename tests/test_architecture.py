@@ -18,14 +18,26 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 HOSTS = {"transformers", "trl", "verl", "ray", "accelerate", "datasets", "peft"}
-CORE = ("errors", "spelling", "registry", "config", "presets", "effects", "experience", "replay", "objective")
+CORE = (
+    "errors",
+    "spelling",
+    "registry",
+    "conditions",
+    "config",
+    "presets",
+    "unused_options",
+    "experience",
+    "replay",
+    "objective",
+)
 MAY_IMPORT = {
     "errors": set(),
     "spelling": set(),
     "registry": {"errors", "spelling"},
-    "config": {"errors", "registry", "spelling"},
+    "conditions": {"registry"},
+    "config": {"conditions", "errors", "registry", "spelling"},
     "presets": {"errors", "config", "spelling"},
-    "effects": {"config", "presets"},
+    "unused_options": {"config", "presets"},
     "experience": {"errors", "config", "registry"},
     "replay": {"errors", "config", "registry", "experience"},
     "objective": {"errors", "config", "registry"},
@@ -36,7 +48,8 @@ THIRD_PARTY = {
     "registry": set(),
     "config": set(),
     "presets": set(),
-    "effects": set(),
+    "conditions": set(),
+    "unused_options": set(),
     "experience": {"numpy", "filelock", "pyarrow"},
     "replay": {"numpy"},
     "objective": {"torch"},
