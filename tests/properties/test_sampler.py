@@ -16,7 +16,7 @@ from exgrpo.errors import ConfigurationError
 from exgrpo.experience import ExperienceBuffer, Trajectory, bucket_of, tier_of
 from exgrpo.replay import replay_count
 from exgrpo.replay.members import draw_members
-from exgrpo.replay.planner import spaced
+from exgrpo.replay.plan import spaced
 from exgrpo.replay.rng import generator_for
 from exgrpo.replay.sampling import Strata, bucket_probabilities, draw_counts, draw_questions, gaussian
 from tests.reference import sampler as reference

@@ -1,5 +1,6 @@
 """What one iteration is made of, as data: a plan, the stored trajectories in it, and rescues."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,3 +66,29 @@ class Rescue:
     group: int
     member: int
     choice: ReplayedTrajectory
+
+
+def arranged(
+    in_groups: Sequence[int], fresh: Sequence[int], taken: Sequence[Sequence[ReplayedTrajectory]]
+) -> tuple[IntArray, tuple[tuple[ReplayedTrajectory, ...], ...], NDArray[np.bool_]]:
+    """Spread replayed questions evenly over a batch, between the fresh ones.
+
+    Args:
+        in_groups: questions to replay.
+        fresh: the others.
+        taken: the trajectories of each question to replay; none for all where they have none.
+
+    Returns:
+        `questions`, `replays` and `replayed` of a `StepPlan`.
+    """
+    n = len(in_groups) + len(fresh)
+    questions, replayed, places = np.empty(n, np.int64), np.zeros(n, bool), spaced(len(in_groups), n)
+    replayed[places] = True
+    questions[replayed], questions[~replayed] = in_groups, fresh
+    group_at = dict(zip(places.tolist(), map(tuple, taken), strict=False))
+    return questions, tuple(group_at.get(place, ()) for place in range(n)), replayed
+
+
+def spaced(n: int, batch_size: int) -> NDArray[np.int64]:
+    """Return n places of a batch, evenly spaced, so that every rank has about as many replayed groups as the others."""
+    return (np.arange(n) * batch_size + batch_size // 2) // max(n, 1)

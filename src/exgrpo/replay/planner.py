@@ -31,8 +31,8 @@ from .counts import one_by_coin, replay_count
 from .drawing import Drawn, draw
 from .gate import Gate
 from .idleness import why_empty
-from .plan import ReplayedTrajectory, Rescue, StepPlan
-from .review import returning
+from .plan import ReplayedTrajectory, Rescue, StepPlan, arranged
+from .review import review
 from .stream import FreshStream
 from .validation import share_now
 
@@ -94,7 +94,8 @@ class ReplayPlanner:
         iteration, self.generation = self.generation, self.generation + 1
         self.listener(events.Began(iteration, step))
         expired = self.buffer.expire(step - self.config.max_age) if self.config.max_age else 0
-        returned = self._review(iteration, step)
+        returned = review(self.buffer, self.listener, self.seed, iteration, step, self.reviewed)
+        self.reviewed = self.reviewed if returned is None else step
         self.buffer.advance(step)
         beside = self._mixing.traits["beside"]
         stage = "added" if beside else "plan"
@@ -116,15 +117,9 @@ class ReplayPlanner:
         )
         self.listener(events.Planned(iteration, step, batch_size, n, refilled, idle))
         taken = self.take(drawn.slots, iteration, step, stage)
-        questions, replayed = np.empty(batch_size, np.int64), np.zeros(batch_size, bool)
-        replayed[places := spaced(len(in_groups), batch_size)] = True
-        questions[replayed], questions[~replayed] = in_groups, fresh
-        group_at = {} if beside else dict(zip(places.tolist(), map(tuple, taken), strict=True))
+        batch = arranged(in_groups, fresh, [] if beside else taken)
         added = tuple(one for group in taken for one in group) if beside else ()
-        return StepPlan(
-            iteration, step, questions, tuple(group_at.get(place, ()) for place in range(batch_size)), replayed, added,
-            refilled, idle, len(drawn.refused), expired, returned,
-        )  # fmt: skip
+        return StepPlan(iteration, step, *batch, added, refilled, idle, len(drawn.refused), expired, returned or 0)
 
     def abandon(self, plan: StepPlan) -> None:
         """Give a plan up that will not be trained on: its fresh questions come first in the next."""
@@ -223,16 +218,6 @@ class ReplayPlanner:
             self.diversity.hear(event)
         self.listener(event)
 
-    def _review(self, iteration: int, step: int) -> int:
-        """Let a share of the retired questions return, where it is time; return how many."""
-        if not self.config.review_every or step - self.reviewed < self.config.review_every:
-            return 0
-        self.reviewed = step
-        if (back := returning(self.buffer, self.seed, iteration)).size:
-            self.buffer.questions.bring_back(back)
-            self.listener(events.Returned(iteration, step, back))
-        return int(back.size)
-
     def take(
         self, slots: Sequence[Sequence[int]], iteration: int, step: int, stage: str
     ) -> list[list[ReplayedTrajectory]]:
@@ -253,8 +238,3 @@ class ReplayPlanner:
         self.listener(events.Replayed(iteration, step, questions, serials, stage, step - records["step"], entropy))
         if self.config.max_uses:
             self.buffer.wear_out(slots[records["uses"] + 1 >= self.config.max_uses])
-
-
-def spaced(n: int, batch_size: int) -> NDArray[np.int64]:
-    """Return n places of a batch, evenly spaced, so that every rank has about as many replayed groups as the others."""
-    return (np.arange(n) * batch_size + batch_size // 2) // max(n, 1)
