@@ -19,7 +19,7 @@ from machine import save
 
 from exgrpo.lab.studies.arm import run_arm, set_up_worker
 from exgrpo.lab.studies.regime import Regime
-from exgrpo.replay import plan, trajectories
+from exgrpo.replay import choice, drawing
 
 WAYS = ("lazy", "stored", "exact")
 REGIME = Regime(
@@ -41,7 +41,7 @@ class Watch:
         self, buffer: Any, questions: Sequence[int], step: int, config: Any, rng: Any, score: Any, *more: Any
     ) -> Any:
         held = [buffer.slots_of(question) for question in questions]
-        chosen = trajectories.choose(buffer, questions, step, config, rng, score, *more)
+        chosen = choice.choose(buffer, questions, step, config, rng, score, *more)
         contested = [(slots, found[0]) for slots, found in zip(held, chosen, strict=True) if found and len(slots) > 1]
         if contested:
             scores = iter(score(buffer.get_many([slot for slots, _ in contested for slot in slots])))
@@ -71,7 +71,7 @@ def main() -> None:
     set_up_worker()
     figures: dict[str, Any] = {}
     for way in WAYS:
-        plan.choose = watch = Watch()  # type: ignore[assignment]
+        drawing.choose = watch = Watch()  # type: ignore[assignment]
         for seed in range(options.seeds):
             run_arm("exgrpo", seed, replace(REGIME, steps=options.steps), options={"entropy_refresh": way})
         figures[way] = watch.figures()

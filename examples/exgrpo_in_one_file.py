@@ -190,8 +190,9 @@ class Fresh:
 
 
 def train(
-    policy: Policy, data: list[tuple[str, str]], steps: int, b: int, k: int, replay_share: float, seed: int
-) -> None:
+    policy: Policy, data: list[tuple[str, str]], steps: int, b: int, k: int, replay_share: float, seed: int,
+    start_pass_at_1: float = 0.35,
+) -> None:  # fmt: skip
     rng = random.Random(seed)
     experience, optimizer = Experience(k), torch.optim.AdamW(policy.parameters(), 5e-4, betas=(0.9, 0.95))
     stream, started = Fresh(len(data), rng), False
@@ -242,7 +243,7 @@ def train(
                     experience.stored[question].append(Trajectory(completions[row], behaviour[row]))
                     known.add(tuple(completions[row].tolist()))
         pass_at_1 = sum(fresh_right) / len(fresh_right)
-        started = started or pass_at_1 > 0.35
+        started = started or pass_at_1 > start_pass_at_1
         if step % 10 == 0 or step == steps - 1:
             print(
                 f"step {step:4d}  fresh Pass@1 {pass_at_1:.2f}  replayed {len(replayed):2d} of {b}  "

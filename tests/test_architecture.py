@@ -1,8 +1,11 @@
 """The house's rules, read from the source itself: who imports whom, and what nobody does."""
 
 import ast
+import graphlib
+import io
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -15,23 +18,38 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 HOSTS = {"transformers", "trl", "verl", "ray", "accelerate", "datasets", "peft"}
-CORE = ("errors", "registry", "config", "presets", "effects", "experience", "replay", "objective")
+CORE = (
+    "errors",
+    "spelling",
+    "registry",
+    "conditions",
+    "config",
+    "presets",
+    "unused_options",
+    "experience",
+    "replay",
+    "objective",
+)
 MAY_IMPORT = {
     "errors": set(),
-    "registry": {"errors"},
-    "config": {"errors", "registry"},
-    "presets": {"errors", "config", "registry"},
-    "effects": {"config", "presets"},
-    "experience": {"errors", "config"},
-    "replay": {"errors", "config", "experience"},
+    "spelling": set(),
+    "registry": {"errors", "spelling"},
+    "conditions": {"registry"},
+    "config": {"conditions", "errors", "registry", "spelling"},
+    "presets": {"errors", "config", "spelling"},
+    "unused_options": {"config", "presets"},
+    "experience": {"errors", "config", "registry"},
+    "replay": {"errors", "config", "registry", "experience"},
     "objective": {"errors", "config", "registry"},
 }
 THIRD_PARTY = {
     "errors": set(),
+    "spelling": set(),
     "registry": set(),
     "config": set(),
     "presets": set(),
-    "effects": set(),
+    "conditions": set(),
+    "unused_options": set(),
     "experience": {"numpy", "filelock", "pyarrow"},
     "replay": {"numpy"},
     "objective": {"torch"},
@@ -61,8 +79,8 @@ def in_room(*rooms: str) -> list[str]:
 
 
 def test_the_reader_of_imports_sees_relative_and_late_ones():
-    assert "exgrpo.experience.buffer" in imports("exgrpo.replay.plan")
-    assert "exgrpo.config" in imports("exgrpo.replay.questions")
+    assert "exgrpo.experience.buffer" in imports("exgrpo.replay.planner")
+    assert "exgrpo.config" in imports("exgrpo.replay.sampling")
     assert "exgrpo.experience.buffer" in imports("exgrpo.experience")
     assert "numpy" in imports("exgrpo.experience.buffer")
     assert all(in_room(name) for name in CORE)
@@ -159,3 +177,97 @@ def test_no_code_asks_for_a_preset_s_name():
                 texts = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
                 if "preset" in ast.unparse(node):
                     assert not texts & names, f"{module}:{node.lineno} {ast.unparse(node)}"
+
+
+# The spine ------------------------------------------------------------------------------------------------------------
+
+SPINE = (
+    "experience.trajectory", "experience.questions", "experience.buffer", "replay.gate", "replay.sampling",
+    "replay.choice", "replay.planner", "objective.advantage", "objective.loss",
+)  # fmt: skip
+MOST_LINES, MOST_LINES_OF_A_FILE = 750, 150
+
+
+def lines_of_code(text: str) -> int:
+    """Lines that hold code: no docstring, no comment, no blank."""
+    docs: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docs |= set(range(node.lineno, node.end_lineno + 1))
+    code: set[int] = set()
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in layout:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    return len(code - docs)
+
+
+def test_lines_of_code_are_counted():
+    assert lines_of_code('"""Doc."""\n\n# no\nx = (\n    1,\n)  # yes\n"""Of x."""\n') == 3
+
+
+def test_the_spine_is_short():
+    lines = {name: lines_of_code(MODULES[f"exgrpo.{name}"].read_text()) for name in SPINE}
+    assert max(lines.values()) <= MOST_LINES_OF_A_FILE, lines
+    assert sum(lines.values()) <= MOST_LINES, lines
+
+
+@pytest.mark.parametrize("name", SPINE)
+def test_the_spine_imports_no_option(name):
+    assert not any(".options" in imported for imported in imports(f"exgrpo.{name}"))
+
+
+def files_imported(module: str) -> set[str]:
+    """Our files that a file imports, those too that only types need."""
+    path, found = MODULES[module], set()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{name}.{a.name}" if f"{name}.{a.name}" in MODULES else name for a in node.names}
+    return found & MODULES.keys() - {module}
+
+
+def test_no_circle_of_files():
+    graphlib.TopologicalSorter({module: files_imported(module) for module in MODULES}).prepare()
+
+
+ROOMS_ABOVE = {
+    "experience": ("replay", "objective", "log", "archive", "runtime", "trl", "verl", "recipes"),
+    "replay": ("objective", "log", "archive", "runtime", "trl", "verl", "recipes"),
+    "objective": ("experience", "replay", "log", "archive", "runtime", "trl", "verl", "recipes"),
+    "log": ("replay", "objective", "archive", "runtime", "trl", "verl", "recipes"),
+    "archive": ("replay", "objective", "runtime", "trl", "verl", "recipes"),
+    "runtime": ("trl", "verl", "recipes"),
+    "recipes": ("log", "archive", "runtime", "trl", "verl"),
+}
+
+
+@pytest.mark.parametrize("module", in_room(*ROOMS_ABOVE))
+def test_no_room_imports_one_above_it(module):
+    above = {room(name) for name in imports(module) if name.startswith("exgrpo.")} & set(ROOMS_ABOVE[room(module)])
+    assert not above, f"{module} imports {above}"
+
+
+def test_no_module_is_named_by_a_string_but_by_options_and_commands():
+    """A path in a string would be an import that the other tests do not see."""
+    for module, path in MODULES.items():
+        if module not in ("exgrpo.config", "exgrpo.cli.main"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                named = isinstance(node, ast.Constant) and node.value in MODULES and "." in str(node.value)
+                lower = named and room(node.value) in (room(module), "lab", "trl")  # workers of the lab, by their names
+                assert not named or (room(module) == "lab" and lower), f"{module}:{node.lineno} {node.value}"
+
+
+OF_LIBRARIES = ("os._exit", "argparse.", "parser._", "CommandParser._", "trainer._metrics")
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room(m) not in ("trl", "verl")])
+def test_no_one_reaches_into_another_s_private_attributes(module):
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            own = ast.unparse(node.value) in ("self", "cls", "super()")
+            assert own or ast.unparse(node).startswith(OF_LIBRARIES), f"{module}:{node.lineno} {ast.unparse(node)}"

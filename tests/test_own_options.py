@@ -1,6 +1,8 @@
 """What a user's function may answer, and what is said when it answers otherwise; what it may ask for."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import exgrpo
 from exgrpo import ReplayConfig
 from exgrpo.config import ADMISSIONS, EVICTIONS, QUESTION_SAMPLERS, SCHEDULES, TRAJECTORY_CHOICES
 from exgrpo.errors import ConfigurationError
-from tests.support.lab import Lab
+from tests.support.lab import Lab, replayed
 
 REGISTRIES = (ADMISSIONS, EVICTIONS, QUESTION_SAMPLERS, SCHEDULES, TRAJECTORY_CHOICES)
 
@@ -17,11 +19,11 @@ REGISTRIES = (ADMISSIONS, EVICTIONS, QUESTION_SAMPLERS, SCHEDULES, TRAJECTORY_CH
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
     for registry in REGISTRIES:
-        assert registry[registry.builtin[0]]  # the built-in ones are there before
-    before = [(dict(r._entries), set(r._quality)) for r in REGISTRIES]
+        assert all(registry.values())  # the built-in ones are there before
+    before = [(dict(r._rules), set(r._quality)) for r in REGISTRIES]
     yield
     for registry, (entries, quality) in zip(REGISTRIES, before, strict=True):
-        registry._entries, registry._quality = entries, quality
+        registry._rules, registry._quality = entries, quality
 
 
 def stored_lab(**options):
@@ -98,11 +100,12 @@ def by_quality(candidates):
 def test_what_needs_quality_is_known_however_it_is_named():
     assert not ReplayConfig().uses_quality
     for options in (
-        dict(admission="quality"), dict(admission="exgrpo.experience.admission.quality"), dict(eviction="lowest_quality"),
-        dict(trajectory_choice="quality_tiers"), dict(trajectory_choice="exgrpo.replay.trajectories.in_quality_tier"),
+        dict(admission="quality"), dict(admission="exgrpo.experience.options.admission.quality"),
+        dict(eviction="lowest_quality"),
+        dict(trajectory_choice="quality_tiers"), dict(trajectory_choice="exgrpo.replay.options.choices.in_quality_tier"),
     ):  # fmt: skip
         assert ReplayConfig(**options).uses_quality, options
-    assert not ReplayConfig(admission="exgrpo.experience.admission.correct").uses_quality
+    assert not ReplayConfig(admission="exgrpo.experience.options.admission.correct").uses_quality
 
 
 def test_one_s_own_can_ask_for_quality():
@@ -121,6 +124,28 @@ def test_a_function_that_was_not_registered_asks_by_an_attribute(monkeypatch):
     assert not ReplayConfig(trajectory_choice=path).uses_quality
     monkeypatch.setattr(by_quality, "needs_quality", True, raising=False)
     assert ReplayConfig(trajectory_choice=path).uses_quality
+
+
+# Parameters --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sampler_with_a_parameter_takes_fifteen_lines():
+    page = (Path(__file__).parents[1] / "docs" / "replay.md").read_text()
+    (snippet,) = [part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "rule_option(" in part]
+    assert len(snippet.splitlines()) <= 15
+    names = {}
+    exec(snippet, names)
+    assert names["config"].rule_option("width") == 0.05
+    lab = stored_lab(question_choice="peak", rule_options={"width": 1e-3})
+    for question in range(6):
+        lab.store(question, 3, 4, successes=2 if question in (2, 4) else 1, scorable=4)
+    assert set(replayed(lab.plan(4))) == {2, 4}
+
+
+@pytest.mark.parametrize("given", [3, ["width"], {1: 2}])
+def test_parameters_that_are_no_mapping_are_refused(given):
+    with pytest.raises(ConfigurationError, match="rule_options must be a mapping"):
+        ReplayConfig(rule_options=given)
 
 
 # Numbers ----------------------------------------------------------------------------------------------------------------

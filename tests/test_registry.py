@@ -20,13 +20,16 @@ from exgrpo.config import (
     ReplayConfig,
 )
 from exgrpo.errors import ConfigurationError
-from exgrpo.experience.admission import register_admission
-from exgrpo.experience.eviction import register_eviction
-from exgrpo.experience.retirement import register_retirement
-from exgrpo.registry import Registry
-from exgrpo.replay.questions import register_question_sampler, sampler_named
-from exgrpo.replay.schedule import register_schedule
-from exgrpo.replay.trajectories import choice_named, register_trajectory_choice
+from exgrpo.registry import (
+    register,
+    register_admission,
+    register_eviction,
+    register_question_sampler,
+    register_retirement,
+    register_schedule,
+    register_trajectory_choice,
+    resolve_rules,
+)
 from tests.support.lab import Lab, name_of, replayed, trajectory
 
 ALL = (
@@ -37,11 +40,11 @@ ALL = (
 @pytest.fixture(autouse=True)
 def _forget():
     """What a test registers is gone after it."""
-    kept = [(registry, dict(registry._entries)) for registry in ALL]
+    kept = [(registry, dict(registry._rules)) for registry in ALL]
     yield
     for registry, entries in kept:
-        for name in set(registry._entries) - set(entries) - set(registry.builtin):
-            del registry._entries[name]
+        for name in set(registry._rules) - set(entries) - set(registry.builtin):
+            del registry._rules[name]
 
 
 @pytest.mark.parametrize("registry", ALL, ids=lambda r: r.option)
@@ -50,7 +53,7 @@ def test_what_is_built_in_is_there(registry):
     assert all(registry[name] is not None for name in registry.builtin)
     assert list(registry) == list(registry.builtin)
     assert len(registry) == len(registry.builtin)
-    assert set(registry._entries) == set(registry.builtin)
+    assert set(registry._rules) == set(registry.builtin)
 
 
 def test_a_configuration_is_checked_without_numpy_or_torch():
@@ -67,10 +70,10 @@ def test_a_configuration_is_checked_without_numpy_or_torch():
 def test_a_name_is_taken_once(registry):
     for name in registry.builtin:
         with pytest.raises(ConfigurationError, match="already"):
-            registry.register(name, object())
-    registry.register("mine", object())
+            registry.register(name, print)
+    registry.register("mine", print)
     with pytest.raises(ConfigurationError, match=f"a {registry.option} 'mine' already"):
-        registry.register("mine", object())
+        registry.register("mine", print)
     assert list(registry)[-1] == "mine"
     assert len(registry) == len(registry.builtin) + 1
 
@@ -78,7 +81,7 @@ def test_a_name_is_taken_once(registry):
 @pytest.mark.parametrize("name", ["", "my choice", "a.b", "1st", None, 3])
 def test_a_name_is_an_identifier(name):
     with pytest.raises(ConfigurationError, match="letters, digits and underscores"):
-        SCHEDULES.register(name, object())
+        SCHEDULES.register(name, print)
 
 
 def test_an_unknown_name_is_told_with_the_known_ones():
@@ -106,8 +109,7 @@ def test_a_builtin_s_name_cannot_be_taken_before_its_home_is_imported():
 
 MODULE = """
 import numpy as np
-from exgrpo.replay.questions import QuestionSampler, register_question_sampler
-from exgrpo.replay.trajectories import TrajectoryChoice, register_trajectory_choice
+from exgrpo import register_question_sampler, register_trajectory_choice
 
 NUMBER = 3
 
@@ -122,7 +124,6 @@ def odd(strata):
 def highest_below_two(candidates):
     return -candidates.serial.astype(float)
 
-AN_OBJECT = QuestionSampler(odd, per_question=True)
 """
 
 
@@ -141,11 +142,11 @@ def test_a_dotted_path_names_a_function(module):
     assert set(replayed(lab.plan(4))) == {2, 3}
 
 
-@pytest.mark.parametrize("path", ["my_options.odd", "odd_ones", "my_options.AN_OBJECT"])
+@pytest.mark.parametrize("path", ["my_options.odd", "odd_ones"])
 def test_what_a_function_was_registered_with_goes_with_its_path(module, path):
     if path == "odd_ones":
         __import__(module)
-    assert sampler_named(path).per_question
+    assert QUESTION_SAMPLERS[path].traits["per_question"]
     lab = Lab(8, question_choice=path, trajectory_choice="newest", replay_share=1.0)
     for question in range(5):
         lab.store(question, 1)
@@ -153,7 +154,7 @@ def test_what_a_function_was_registered_with_goes_with_its_path(module, path):
 
 
 def test_a_rule_of_eligibility_goes_with_its_path(module):
-    assert choice_named("my_options.highest_below_two").eligible is not None
+    assert TRAJECTORY_CHOICES["my_options.highest_below_two"].traits["eligible"] is not None
     lab = Lab(8, trajectory_choice="my_options.highest_below_two", replay_share=1.0)
     lab.store(0, 1, 2, 3)
     lab.store(1, 4)
@@ -168,25 +169,35 @@ def test_a_rule_of_eligibility_goes_with_its_path(module):
         ("my_options.sub.mine", "there is no module"),
         ("my_options.nothing", "has no such attribute"),
         ("my_options.NUMBER", "has it as int, not a function"),
-        (".mine", "dotted path"),
-        ("..mine", "dotted path"),
-        ("my_options.", "dotted path"),
-        ("my options.mine", "dotted path"),
     ],
 )
 @pytest.mark.parametrize("option", ["question_choice", "admission", "schedule"])
 def test_a_path_that_leads_nowhere_says_what_is_missing(module, option, path, message):
     with pytest.raises(ConfigurationError, match=message) as caught:
-        ReplayConfig(**{option: path})
+        resolve_rules(ReplayConfig(**{option: path}))
     assert option in str(caught.value)
     assert repr(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [".mine", "..mine", "my_options.", "my options.mine"])
+@pytest.mark.parametrize("option", ["question_choice", "admission", "schedule"])
+def test_what_is_no_path_is_refused_by_the_configuration(option, path):
+    with pytest.raises(ConfigurationError, match=f"{option} must be one of .* or a dotted path to your own"):
+        ReplayConfig(**{option: path})
+
+
+def test_an_option_or_a_trait_that_is_none_is_refused():
+    with pytest.raises(ConfigurationError, match="no rule can be registered for 'mixing'"):
+        register("mixing", "mine", print)
+    with pytest.raises(ConfigurationError, match="a schedule has no 'uniform'; it has needs_quality"):
+        register("schedule", "mine", print, uniform=True)
 
 
 def test_a_missing_import_of_the_user_s_own_module_is_shown_as_it_is(tmp_path, monkeypatch):
     (tmp_path / "my_broken.py").write_text("import no_such_thing\ndef mine(x): return x\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
-        ObjectiveConfig(correction="my_broken.mine")
+        resolve_rules(ObjectiveConfig(correction="my_broken.mine"))
 
 
 # Each kind, a user's own --------------------------------------------------------------------------------------------
@@ -209,7 +220,11 @@ def test_a_sampler_s_never_and_only_where_nothing_else_is_left():
     def rule(strata):
         return np.select([strata.accuracy < 0.3, strata.accuracy > 0.7], [np.nan, -np.inf], 0.0)
 
-    for name, options in (("plain_rule", {}), ("alike_rule", {"alike": True}), ("single_rule", {"per_question": True})):
+    for name, options in (
+        ("plain_rule", {}),
+        ("alike_rule", {"uniform": True}),
+        ("single_rule", {"per_question": True}),
+    ):
         register_question_sampler(name, rule, **options)
         for seed in range(10):
             lab = Lab(20, seed=seed, question_choice=name, trajectory_choice="newest", replay_share=1.0)
@@ -257,12 +272,3 @@ def test_an_admission_a_retirement_and_an_eviction_of_one_s_own():
     question = int(plan.questions[0])
     lab.planner.admit([trajectory(question, name) for name in (1, 2, 3, 4, 5)])
     assert [name_of(lab.buffer.get(slot)) for slot in lab.buffer.slots_of(question)[::-1]] == [1, 4, 5]
-
-
-def test_registries_of_one_s_own(tmp_path):
-    registry = Registry("flavour", "math", ())
-    registry.register("sweet", 1)
-    assert dict(registry) == {"sweet": 1}
-    assert "sweet" in registry
-    assert "sour" not in registry
-    assert 3 not in registry

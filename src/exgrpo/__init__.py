@@ -18,14 +18,14 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 _LATER = {
-    "register_question_sampler": "replay.questions",
-    "register_trajectory_choice": "replay.trajectories",
-    "register_schedule": "replay.schedule",
-    "register_admission": "experience.admission",
-    "register_retirement": "experience.retirement",
-    "register_eviction": "experience.eviction",
-    "register_correction": "objective.ratio",
-    "register_baseline": "objective.advantage",
+    "register_question_sampler": "registry",
+    "register_trajectory_choice": "registry",
+    "register_schedule": "registry",
+    "register_admission": "registry",
+    "register_retirement": "registry",
+    "register_eviction": "registry",
+    "register_correction": "registry",
+    "register_baseline": "registry",
     "TrajectoryBuffer": "recipes",
     "DifficultyBucketer": "recipes",
     "SelectiveReplay": "recipes",

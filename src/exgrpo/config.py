@@ -9,54 +9,106 @@ Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released co
 import math
 import numbers
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .conditions import (
+    BY_ACCURACY,
+    DRAWING,
+    LAZY,
+    MEASURING,
+    REPLAYING,
+    RETIRING,
+    STORING,
+    Condition,
+    always,
+    every,
+    one_of,
+    unless,
+)  # fmt: skip
 from .errors import ConfigurationError
-from .registry import Registry, did_you_mean, spelled
+from .registry import Registry
+from .spelling import did_you_mean, spelled
 
-MIXINGS = ("share", "coin", "added", "prompt", "rescue", "none")
 DIFFICULTIES = ("latest", "window", "spread")
 ENTROPY_REFRESHES = ("lazy", "exact", "stored")
 LOGP_DTYPES = ("float32", "float16")
 
-SCHEDULES: Registry[Any] = Registry("schedule", "exgrpo.replay.schedule", ("constant", "curriculum"))
-QUESTION_SAMPLERS: Registry[Any] = Registry(
-    "question_choice",
-    "exgrpo.replay.questions",
-    ("gaussian", "uniform", "range", "variance", "linear", "tiers", "headroom"),
+MIXINGS = Registry(
+    "mixing",
+    {
+        "share": "exgrpo.replay.planner",
+        "coin": "exgrpo.replay.options.coin",
+        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.options.append"),
+        **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
+    },
+    traits={"trajectories": True, "beside": False, "rescue": None},
+    open_to_users=False,
 )
-TRAJECTORY_CHOICES: Registry[Any] = Registry(
+SCHEDULES = Registry("schedule", dict.fromkeys(("constant", "curriculum"), "exgrpo.replay.options.schedules"))
+QUESTION_SAMPLERS = Registry(
+    "question_choice",
+    {
+        "gaussian": "exgrpo.replay.sampling",
+        **dict.fromkeys(
+            ("uniform", "range", "variance", "linear", "tiers", "headroom"), "exgrpo.replay.options.samplers"
+        ),
+    },
+    traits={"per_question": False, "uniform": False},
+)
+TRAJECTORY_CHOICES = Registry(
     "trajectory_choice",
-    "exgrpo.replay.trajectories",
-    (
-        "lowest_entropy", "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile",
-        "highest_quality", "quality_tiers", "highest_entropy", "headroom",
-    ),
+    {
+        "lowest_entropy": "exgrpo.replay.choice",
+        **dict.fromkeys(
+            (
+                "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile", "highest_quality",
+                "quality_tiers", "highest_entropy", "headroom",
+            ),
+            "exgrpo.replay.options.choices",
+        ),
+    },
+    traits={"measured": False, "eligible": None},
     quality=("highest_quality", "quality_tiers"),
 )  # fmt: skip
-ADMISSIONS: Registry[Any] = Registry(
+ADMISSIONS = Registry(
     "admission",
-    "exgrpo.experience.admission",
-    ("correct", "all", "single_success", "quality"),
+    dict.fromkeys(("correct", "all", "single_success", "quality"), "exgrpo.experience.options.admission"),
     quality=("quality",),
 )
-RETIREMENTS: Registry[Any] = Registry("retirement", "exgrpo.experience.retirement", ("solved", "threshold", "never"))
-EVICTIONS: Registry[Any] = Registry(
+RETIREMENTS = Registry(
+    "retirement", dict.fromkeys(("solved", "threshold", "never"), "exgrpo.experience.options.retirement")
+)
+EVICTIONS = Registry(
     "eviction",
-    "exgrpo.experience.eviction",
-    ("oldest", "highest_entropy", "lowest_quality", "quality_tiers"),
+    dict.fromkeys(
+        ("oldest", "highest_entropy", "lowest_quality", "quality_tiers"), "exgrpo.experience.options.eviction"
+    ),
+    traits={"of_oldest_question": False},
     quality=("lowest_quality", "quality_tiers"),
 )
-CORRECTIONS: Registry[Any] = Registry(
-    "correction", "exgrpo.objective.ratio", ("shaped", "clip", "truncated", "none", "likelihood")
+CORRECTIONS = Registry(
+    "correction",
+    {
+        "shaped": "exgrpo.objective.loss",
+        **dict.fromkeys(("clip", "truncated", "none", "likelihood"), "exgrpo.objective.options.corrections"),
+    },
+    traits={"clamped": None},
 )
-BASELINES: Registry[Any] = Registry("baseline", "exgrpo.objective.advantage", ("group", "fresh", "split"))
+BASELINES = Registry(
+    "baseline",
+    {
+        "group": "exgrpo.objective.advantage",
+        **dict.fromkeys(("fresh", "split"), "exgrpo.objective.options.baselines"),
+    },
+    traits={"apart": False},
+)
 
 
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _option(default: Any, text: str, used_if: Condition = always, **more: Any) -> Any:
+    """Define an option: its default, what it says, and when it matters beside the others."""
+    return field(default=default, metadata={"help": text, "used_if": used_if}, **more)
 
 
 @dataclass(frozen=True)
@@ -79,21 +131,40 @@ class ReplayConfig:
         "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing that many trajectories are "
         "added. Of a batch that is too small for one, rho times its questions is the probability that one is replayed. Used "
         "by `share`, `prompt` and `added` mixing.",
+        used_if=every(one_of("mixing", "share", "prompt", "added"), unless("schedule", "curriculum")),
     )
-    replay_probability: float = _option(0.3, "Probability that a generation is a replay, for `coin` mixing.")
+    replay_probability: float = _option(
+        0.3,
+        "Probability that a generation is a replay, for `coin` mixing.",
+        used_if=every(one_of("mixing", "coin"), unless("schedule", "curriculum")),
+    )
     replays_per_group: int = _option(
         1,
         "Stored trajectories in a replayed group, at most; the rest of its num_generations members are fresh. Used by "
         "`share` and `coin` mixing.",
+        used_if=one_of("mixing", "share", "coin"),
     )
     schedule: str = _option(
         "constant",
         "How the replayed share (or probability) changes. `constant`; `curriculum`: it is one minus the on-policy weight, "
         "which begins at `on_policy_start` and falls by `on_policy_step` an epoch to `on_policy_floor`.",
+        used_if=DRAWING,
     )
-    on_policy_start: float = _option(0.7, "On-policy weight in the first epoch, for the `curriculum` schedule.")
-    on_policy_step: float = _option(0.1, "By how much the on-policy weight falls after each epoch.")
-    on_policy_floor: float = _option(0.3, "Below which the on-policy weight does not fall.")
+    on_policy_start: float = _option(
+        0.7,
+        "On-policy weight in the first epoch, for the `curriculum` schedule.",
+        used_if=every(DRAWING, unless("schedule", "constant")),
+    )
+    on_policy_step: float = _option(
+        0.1,
+        "By how much the on-policy weight falls after each epoch.",
+        used_if=every(DRAWING, unless("schedule", "constant")),
+    )
+    on_policy_floor: float = _option(
+        0.3,
+        "Below which the on-policy weight does not fall.",
+        used_if=every(DRAWING, unless("schedule", "constant")),
+    )
 
     # Which question
 
@@ -103,35 +174,57 @@ class ReplayConfig:
         "those whose accuracy lies between `range_low` and `range_high`, all alike; `variance`: weighted by p(1-p); "
         "`linear`: by a weight that falls linearly from accuracy `mu` to the farther end; `tiers`: tiers of equal width in "
         "accuracy have the shares `tier_shares`; `headroom`: those first whose best stored trajectory has the most headroom.",
+        used_if=DRAWING,
     )
-    mu: float = _option(0.5, "Centre of the Gaussian, and where the linear weight is highest, in accuracy units.")
+    mu: float = _option(
+        0.5,
+        "Centre of the Gaussian, and where the linear weight is highest, in accuracy units.",
+        used_if=every(DRAWING, one_of("question_choice", "gaussian", "linear")),
+    )
     sigma: float = _option(
         0.125,
         "Width of the Gaussian, in accuracy units; 1.0 is the paper's text (nearly uniform), 0.125 what its published "
         "numbers used at 8 generations.",
+        used_if=every(DRAWING, one_of("question_choice", "gaussian")),
     )
-    range_low: float = _option(0.3, "Lower bound of `range`: an accuracy, exclusive; with `range_adapts` a quantile.")
-    range_high: float = _option(0.7, "Upper bound of `range`, likewise.")
+    range_low: float = _option(
+        0.3,
+        "Lower bound of `range`: an accuracy, exclusive; with `range_adapts` a quantile.",
+        used_if=every(DRAWING, one_of("question_choice", "range")),
+    )
+    range_high: float = _option(
+        0.7,
+        "Upper bound of `range`, likewise.",
+        used_if=every(DRAWING, one_of("question_choice", "range")),
+    )
     range_adapts: bool = _option(
         False,
         "Whether the bounds of `range` are quantiles of the accuracies of the questions that can be replayed (inclusive), "
         "instead of accuracies.",
+        used_if=every(DRAWING, one_of("question_choice", "range")),
     )
     tier_shares: tuple[float, ...] = _option(
         (0.2, 0.2, 0.2, 0.2, 0.2),
         "Shares of the `tiers` of questions, from accuracy 0 to 1; any number of tiers, relative to their sum.",
+        used_if=every(DRAWING, one_of("question_choice", "tiers")),
     )
     difficulty: str = _option(
         "latest",
         "What the accuracy of a question is. `latest`: that of its latest fresh group; `window`: over its latest fresh "
         "groups of at most `difficulty_window` completions together; `spread`: the standard deviation of the rewards of its "
         "latest fresh group, scaled so that the questions that can be replayed span 0 to 1 (for continuous rewards).",
+        used_if=BY_ACCURACY,
     )
-    difficulty_window: int = _option(100, "Completions that `window` difficulty looks back on.")
+    difficulty_window: int = _option(
+        100,
+        "Completions that `window` difficulty looks back on.",
+        used_if=every(BY_ACCURACY, one_of("difficulty", "window")),
+    )
     by_problem_type: bool = _option(
         False,
         "Whether questions are drawn for each value of the dataset's column `problem_type` apart, in proportion to those that "
         "can be replayed; bounds that adapt do so for each.",
+        used_if=DRAWING,
     )
 
     # Which trajectory
@@ -143,19 +236,35 @@ class ReplayConfig:
         "random one of those at or below the percentile `entropy_percentile` of all stored entropies), `highest_quality` "
         "(success and diversity), `quality_tiers` (a random one of a tier drawn by `quality_tier_shares`), `highest_entropy`, "
         "or `headroom` (1-pi where its advantage is positive, pi where negative).",
+        used_if=STORING,
     )
-    entropy_percentile: float = _option(25.0, "Percentile of `entropy_percentile`, in (0, 100].")
+    entropy_percentile: float = _option(
+        25.0,
+        "Percentile of `entropy_percentile`, in (0, 100].",
+        used_if=every(STORING, one_of("trajectory_choice", "entropy_percentile")),
+    )
     quality_tier_shares: tuple[float, ...] = _option(
-        (0.5, 0.3, 0.15, 0.05), "With which a tier of a question's trajectories is drawn, best tier first."
+        (0.5, 0.3, 0.15, 0.05),
+        "With which a tier of a question's trajectories is drawn, best tier first.",
+        used_if=every(STORING, one_of("trajectory_choice", "quality_tiers")),
     )
     entropy_refresh: str = _option(
         "lazy",
         "`lazy`: cached values decide, the best few are measured again once they are older than `max_entropy_age`; "
         "`exact`: all candidates of a drawn question are measured at every draw (the paper); `stored`: never measured again "
         "for a choice.",
+        used_if=MEASURING,
     )
-    max_entropy_age: int = _option(10, "Optimizer steps after which a cached value is measured again.")
-    entropy_candidates: int = _option(2, "How many of the best cached candidates compete, and are kept up to date.")
+    max_entropy_age: int = _option(
+        10,
+        "Optimizer steps after which a cached value is measured again.",
+        used_if=LAZY,
+    )
+    entropy_candidates: int = _option(
+        2,
+        "How many of the best cached candidates compete, and are kept up to date.",
+        used_if=LAZY,
+    )
 
     # When
 
@@ -163,16 +272,28 @@ class ReplayConfig:
         0.35,
         "Replay starts once the mean correctness of the latest `start_completions` fresh completions exceeds this; 0 opens "
         "the gate at once. Experience is collected before.",
+        used_if=REPLAYING,
     )
     start_completions: int = _option(
         256,
         "Scorable fresh completions that `start_pass_at_1` is judged over: those of the latest generations that together hold "
         "at least as many. Before, the gate is closed.",
+        used_if=every(REPLAYING, unless("start_pass_at_1", 0)),
     )
-    start_step: int = _option(0, "Replay starts at this optimizer step at the earliest.")
-    start_epoch: float = _option(0.0, "Replay starts after this many epochs at the earliest.")
+    start_step: int = _option(
+        0,
+        "Replay starts at this optimizer step at the earliest.",
+        used_if=REPLAYING,
+    )
+    start_epoch: float = _option(
+        0.0,
+        "Replay starts after this many epochs at the earliest.",
+        used_if=REPLAYING,
+    )
     start_size: int = _option(
-        0, "Replay starts once more than this many trajectories are stored; 0: no such condition."
+        0,
+        "Replay starts once more than this many trajectories are stored; 0: no such condition.",
+        used_if=REPLAYING,
     )
 
     # What is remembered
@@ -181,49 +302,106 @@ class ReplayConfig:
         "correct",
         "Which scored completions are stored: `correct` ones; `all`; `single_success`: the correct one of a group that has "
         "exactly one; `quality`: those with a quality above `min_quality`.",
+        used_if=STORING,
     )
-    min_quality: float = _option(0.3, "Quality must exceed this, for `quality` admission.")
+    min_quality: float = _option(
+        0.3,
+        "Quality must exceed this, for `quality` admission.",
+        used_if=every(STORING, one_of("admission", "quality")),
+    )
     success_weight: float = _option(
-        0.7, "Quality is this times success plus the rest times diversity. Needs an embedding model where it is used."
+        0.7,
+        "Quality is this times success plus the rest times diversity. Needs an embedding model where it is used.",
+        used_if=every(STORING, one_of("uses_quality", True)),
     )
     retirement: str = _option(
         "solved",
         "`solved`: a question whose fresh group is all correct leaves replay, and the fresh stream; `threshold`: one whose "
         "accuracy is at least `retirement_threshold`; `never`.",
+        used_if=REPLAYING,
     )
-    retirement_threshold: float = _option(0.75, "Accuracy for `threshold` retirement, in (0, 1].")
+    retirement_threshold: float = _option(
+        0.75,
+        "Accuracy for `threshold` retirement, in (0, 1].",
+        used_if=every(REPLAYING, one_of("retirement", "threshold")),
+    )
     retired_in_stream: bool = _option(
         False,
         "Whether retired questions stay in the fresh stream. They are then sampled as all others, and still neither stored nor "
         "replayed.",
+        used_if=RETIRING,
     )
     review_every: int = _option(
-        0, "Optimizer steps after which a share of the retired questions returns; 0: none ever."
+        0,
+        "Optimizer steps after which a share of the retired questions returns; 0: none ever.",
+        used_if=RETIRING,
     )
-    review_share: float = _option(0.1, "Which share of the retired returns at a review, in (0, 1].")
-    max_age: int = _option(0, "Optimizer steps after which a trajectory leaves; 0: no limit.")
+    review_share: float = _option(
+        0.1,
+        "Which share of the retired returns at a review, in (0, 1].",
+        used_if=every(RETIRING, unless("review_every", 0)),
+    )
+    max_age: int = _option(
+        0,
+        "Optimizer steps after which a trajectory leaves; 0: no limit.",
+        used_if=STORING,
+    )
     max_uses: int = _option(
-        0, "Replays after which a trajectory leaves, or with `prompt` mixing a question rests for good; 0: no limit."
+        0,
+        "Replays after which a trajectory leaves, or with `prompt` mixing a question rests for good; 0: no limit.",
+        used_if=REPLAYING,
     )
-    cooldown: int = _option(0, "Optimizer steps that a question rests after a replay; 0: none.")
+    cooldown: int = _option(
+        0,
+        "Optimizer steps that a question rests after a replay; 0: none.",
+        used_if=REPLAYING,
+    )
     max_drift: float = _option(
         0.0,
         "A trajectory is replayed only while the mean over its tokens of (log pi - log pi_behaviour)^2 is at most this; 0: "
         "no limit.",
+        used_if=STORING,
     )
-    capacity: int = _option(100_000, "Trajectories kept in all.")
-    capacity_per_question: int = _option(8, "Trajectories kept of one question.")
+    capacity: int = _option(
+        100_000,
+        "Trajectories kept in all.",
+        used_if=STORING,
+    )
+    capacity_per_question: int = _option(
+        8,
+        "Trajectories kept of one question.",
+        used_if=STORING,
+    )
     eviction: str = _option(
         "oldest",
         "What leaves when full: the `oldest`, that of the `highest_entropy`, of the `lowest_quality`, or with `quality_tiers` "
         "the oldest of the lowest tier that holds more than 5 % of a question's trajectories.",
+        used_if=STORING,
     )
-    store_truncated: bool = _option(True, "Whether completions that were cut at the length limit are stored.")
+    store_truncated: bool = _option(
+        True,
+        "Whether completions that were cut at the length limit are stored.",
+        used_if=STORING,
+    )
     logp_dtype: str = _option(
         "float32",
         "Precision in which behaviour log-probs are kept. `float16` saves a quarter of a trajectory's space; it rounds "
         "them once, when they are stored, by at most 0.05 % of their value.",
+        used_if=STORING,
     )
+
+    # Parameters of rules of your own
+
+    rule_options: Mapping[str, Any] | None = _option(
+        None,
+        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
+        "text on the command line.",
+        hash=False,
+    )
+
+    def rule_option(self, name: str, default: Any = None) -> Any:
+        """Return a parameter of a user's rule, or the default where it is not set."""
+        return (self.rule_options or {}).get(name, default)
 
     @property
     def active(self) -> bool:
@@ -289,6 +467,7 @@ class ReplayConfig:
         _shares(self, "quality_tier_shares")
         for name in ("range_adapts", "by_problem_type", "retired_in_stream", "store_truncated"):
             _boolean(self, name)
+        _mapping(self, "rule_options")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -318,17 +497,41 @@ class ObjectiveConfig:
         "Importance correction of replayed tokens, w = pi/pi_behaviour: `shaped` w/(w+beta) [ExGRPO, Eq. 4]; `clip` "
         "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`; `likelihood`: weighted by "
         "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient.",
+        used_if=STORING,
     )
-    shaping_beta: float = _option(0.1, "beta of the shaped ratio w/(w+beta).")
-    truncation: float = _option(1.0, "Cap c of the truncated ratio min(w, c).")
-    likelihood_clamp: float = _option(5.0, "Cap of the likelihood over a uniform policy.")
+    shaping_beta: float = _option(
+        0.1,
+        "beta of the shaped ratio w/(w+beta).",
+        used_if=every(STORING, one_of("correction", "shaped")),
+    )
+    truncation: float = _option(
+        1.0,
+        "Cap c of the truncated ratio min(w, c).",
+        used_if=every(STORING, one_of("correction", "truncated")),
+    )
+    likelihood_clamp: float = _option(
+        5.0,
+        "Cap of the likelihood over a uniform policy.",
+        used_if=every(STORING, one_of("correction", "likelihood")),
+    )
     clip_fresh: bool = _option(True, "Whether fresh tokens keep PPO's clip; the paper's appendix removes it.")
     baseline: str = _option(
         "group",
         "What rewards of a group with replayed members are compared with. `group`: the mean of all its members; `fresh`: the "
         "mean of the fresh ones; `split`: fresh ones with the mean of the fresh, replayed ones with that of the replayed.",
+        used_if=every(STORING, unless("mixing", "added")),
     )
     positive_weight: float = _option(1.0, "Factor on positive advantages.")
+    rule_options: Mapping[str, Any] | None = _option(
+        None,
+        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
+        "text on the command line.",
+        hash=False,
+    )
+
+    def rule_option(self, name: str, default: Any = None) -> Any:
+        """Return a parameter of a user's rule, or the default where it is not set."""
+        return (self.rule_options or {}).get(name, default)
 
     def __post_init__(self) -> None:
         _one_of(self, "correction", CORRECTIONS)
@@ -338,6 +541,7 @@ class ObjectiveConfig:
         _number(self, "likelihood_clamp", 0.0, math.inf, open_low=True)
         _number(self, "positive_weight", 0.0, math.inf, open_low=True)
         _boolean(self, "clip_fresh")
+        _mapping(self, "rule_options")
 
 
 def _refuse(config: object, name: str, required: str, hint: str = "") -> None:
@@ -350,7 +554,7 @@ def _one_of(config: object, name: str, options: Collection[str]) -> None:
     came = spelled(getattr(config, name), options)
     object.__setattr__(config, name, came)
     if came not in options:
-        own = ", or a dotted path to your own" if isinstance(options, Registry) else ""
+        own = ", or a dotted path to your own" if getattr(options, "open_to_users", False) else ""
         required = "one of " + ", ".join(repr(o) for o in options) + own
         _refuse(config, name, required, did_you_mean(came, options))
 
@@ -398,3 +602,9 @@ def _integer(config: object, name: str, low: int) -> None:
 def _boolean(config: object, name: str) -> None:
     if not isinstance(getattr(config, name), bool):
         _refuse(config, name, "True or False")
+
+
+def _mapping(config: object, name: str) -> None:
+    value = getattr(config, name)
+    if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        _refuse(config, name, "a mapping with names as keys, or None")

@@ -10,7 +10,7 @@ from typing import Any
 
 from .config import ObjectiveConfig, ReplayConfig
 from .errors import ConfigurationError
-from .registry import did_you_mean, spelled
+from .spelling import did_you_mean, spelled
 
 REPLAY_FIELDS = tuple(f.name for f in fields(ReplayConfig))
 OBJECTIVE_FIELDS = tuple(f.name for f in fields(ObjectiveConfig))

@@ -1,163 +1,184 @@
-"""Options by name: those that are built in, and those that users add. Standard library only.
+"""Options by name: the rules that are built in, and those that users add. Standard library only.
 
-An option such as `question_choice` names one small function. The function lives in its room, is found through a registry,
-and may be the user's own: registered under a name, or given as a dotted path (`my_package.my_module.my_function`), which is
-what a recipe file can hold.
+An option such as `question_choice` names one small function, a *rule*. A rule lives in its room and is found here, by the
+name under which it was registered or by a dotted path (`my_package.my_module.my_rule`), which is what a recipe can hold.
 """
 
-import difflib
 import importlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from .errors import ConfigurationError
+from .spelling import did_you_mean
 
-T = TypeVar("T")
-
-
-def spelled(name: Any, options: Iterable[str]) -> Any:
-    """The option that a name means: hyphens and underscores are alike. The name itself where it means none."""
-    if not isinstance(name, str):
-        return name
-    return {option.replace("-", "_"): option for option in options}.get(name.replace("-", "_"), name)
+OPTIONS: dict[str, "Registry"] = {}
+"""Every option that names a rule."""
 
 
-def did_you_mean(name: Any, options: Iterable[str]) -> str:
-    """` Did you mean 'rescue'?`, or nothing where no option is near."""
-    near = difflib.get_close_matches(
-        str(name).replace("_", "-"), plain := {o.replace("_", "-"): o for o in options}, n=1
-    )
-    return f" Did you mean {plain[near[0]]!r}?" if near else ""
+@dataclass(frozen=True)
+class Rule:
+    """One value of an option: a function, and what is known of it (`per_question`, `measured`, ...)."""
+
+    function: Callable[..., Any]
+    traits: Mapping[str, Any]
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(Mapping[str, Rule]):
     """What one option can be.
 
     Args:
-        option: the name of the option, for messages.
-        home: the module that registers the built-in ones; imported when one of them is first asked for.
-        builtin: their names, so that a configuration can be checked without importing anything.
-        wrap: makes an entry out of a function that was given as a dotted path.
-        quality: those of the built-in ones that look at the quality of completions.
+        option: the name of the option.
+        homes: for each built-in rule the module that registers it, imported when the rule is first asked for.
+        traits: what may be said of a rule, with defaults. A function that was not registered has them as attributes.
+        quality: built-in rules that look at the quality of completions; known before anything is imported.
+        open_to_users: whether users may add rules.
     """
 
     def __init__(
         self,
         option: str,
-        home: str,
-        builtin: tuple[str, ...],
-        wrap: Callable[[Any], T] = lambda given: given,
+        homes: Mapping[str, str],
+        traits: Mapping[str, Any] | None = None,
         quality: tuple[str, ...] = (),
+        open_to_users: bool = True,
     ):
         self.option = option
-        self.builtin = builtin
-        self._home = home
-        self._wrap = wrap
-        self._entries: dict[str, T] = {}
-        self._quality = set(quality)
+        self.homes = homes
+        self.builtin = tuple(homes)
+        self.traits = {"needs_quality": False, **(traits or {})}
+        self._quality = quality
+        self._rules: dict[str, Rule] = {}
+        self.open_to_users = open_to_users
+        if open_to_users:
+            OPTIONS[option] = self
 
-    def check(self, name: Any, function: Any = None) -> None:
-        """Refuse what cannot be registered: a name that is none (a decorator without its parentheses), and what is not called.
+    def register(self, name: str, function: Callable[..., Any], **traits: Any) -> None:
+        """Add a rule.
 
         Raises:
-            ConfigurationError: as above.
+            ConfigurationError: the name is taken or is no name, the function is none, or there is no such trait.
         """
         if not isinstance(name, str) or not name.isidentifier():
             hint = ' Write the decorator with a name: @register_...("name").' if callable(name) else ""
             raise ConfigurationError(
                 f"a {self.option} is registered under a name of letters, digits and underscores, not {name!r}.{hint}"
             )
-        if function is not None and not callable(function):
+        if not callable(function):
             raise ConfigurationError(f"the {self.option} {name!r} must be a function, but is {function!r}.")
-
-    def register(self, name: str, entry: T, needs_quality: bool = False) -> None:
-        """Add an option under a name; `needs_quality`: it looks at the quality of completions, which needs an encoder.
-
-        Raises:
-            ConfigurationError: the name is taken, or is none.
-        """
-        self.check(name)
-        if name in self.builtin and name not in self._entries and not self._at_home:
-            self._load()
-        if name in self._entries:
+        if unknown := traits.keys() - self.traits.keys():
+            raise ConfigurationError(
+                f"a {self.option} has no {min(unknown)!r}; it has {', '.join(sorted(self.traits))}."
+            )
+        taken = name in self._rules or self.homes.get(name, function.__module__) != function.__module__
+        if taken:
             raise ConfigurationError(f"there is a {self.option} {name!r} already. Register yours under another name.")
-        self._entries[name] = entry
-        if needs_quality:
-            self._quality.add(name)
+        self._rules[name] = Rule(function, self.traits | {"needs_quality": name in self._quality} | traits)
 
     def needs_quality(self, name: str) -> bool:
-        """Whether an option looks at the quality of completions: as it was registered, or by an attribute `needs_quality` of a
-        function that was not."""
-        if name in self.builtin or name in self._entries:
-            return name in self._quality
-        entry = self[name]
-        known = any(self._entries.get(registered) is entry for registered in self._quality)
-        parts = (entry, *getattr(entry, "__dict__", {}).values())
-        return known or any(bool(getattr(part, "needs_quality", False)) for part in parts)
+        """Whether a rule looks at the quality of completions; imports none that is built in."""
+        return name in self._quality if name in self.homes else bool(self[name].traits["needs_quality"])
 
-    @property
-    def _at_home(self) -> bool:
-        """Whether the home module is being imported now, or has been."""
-        return self._home in sys.modules
-
-    def _load(self) -> None:
-        importlib.import_module(self._home)
-
-    def __getitem__(self, name: str) -> T:
-        if name not in self._entries and name in self.builtin:
-            self._load()
-        if name in self._entries:
-            return self._entries[name]
-        if isinstance(name, str) and "." in name:
-            return self._entry_of(self._imported(name))
-        raise ConfigurationError(
-            f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.{did_you_mean(name, self)}"
-        )
+    def __getitem__(self, name: str) -> Rule:
+        if name not in self._rules and name in self.homes:
+            importlib.import_module(self.homes[name])
+        if name in self._rules:
+            return self._rules[name]
+        if not is_dotted_path(name):
+            raise ConfigurationError(
+                f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.{did_you_mean(name, self)}"
+            )
+        function = imported(f"{self.option}={name!r}", name)
+        for rule in self._rules.values():  # its module may have registered it
+            if function in (rule, rule.function):
+                return rule
+        return Rule(function, {trait: getattr(function, trait, value) for trait, value in self.traits.items()})
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self.builtin, *self._entries)))
+        return iter(dict.fromkeys((*self.homes, *self._rules)))
 
     def __len__(self) -> int:
-        return len({*self.builtin, *self._entries})
+        return len({*self.homes, *self._rules})
 
     def __contains__(self, name: object) -> bool:
-        """Whether a configuration may hold this name; a dotted path is imported to find out."""
-        if not isinstance(name, str):
-            return False
-        return name in self.builtin or name in self._entries or ("." in name and self._imported(name) is not None)
-
-    def _entry_of(self, found: Any) -> T:
-        """What was imported as an entry: it may be one, or the function of one that its module registered."""
-        self._load()
-        for entry in self._entries.values():
-            if found is entry or any(found is part for part in getattr(entry, "__dict__", {}).values()):
-                return entry
-        return found if isinstance(found, self._kinds()) else self._wrap(found)  # type: ignore[return-value]
-
-    def _kinds(self) -> tuple[type, ...]:
-        return tuple({type(self._entries[name]) for name in self.builtin if name in self._entries})
-
-    def _imported(self, path: str) -> Any:
-        return imported(f"{self.option}={path!r}", path, self._kinds())
+        """Whether a configuration may hold this name. What stands at a dotted path is looked at later, by `resolve_rules`."""
+        known = isinstance(name, str) and (name in self.homes or name in self._rules)
+        return known or (self.open_to_users and is_dotted_path(name))
 
 
-def imported(subject: str, path: str, kinds: tuple[type, ...] = (), otherwise: str = "") -> Any:
-    """What stands at a dotted path: a function, or an object of one of the `kinds`.
+def register(option: str, name: str, function: Any = None, **traits: Any) -> Any:
+    """Make a function a value of an option; called plainly, or as a decorator without the function.
+
+    Args:
+        option: such as `question_choice`.
+        name: letters, digits and underscores.
+        function: the rule; what it gets and answers with, the page "Replay" says for each option.
+        traits: what is known of it, such as `needs_quality=True`.
+
+    Returns:
+        The function, or a decorator.
+
+    Raises:
+        ConfigurationError: as `Registry.register`; or there is no such option.
+    """
+    if option not in OPTIONS:
+        raise ConfigurationError(f"no rule can be registered for {option!r}. Options with rules: {', '.join(OPTIONS)}.")
+    if function is None and isinstance(name, str):
+        return partial(_registered, option, name, traits)
+    return _registered(option, name, traits, function)
+
+
+def _registered(option: str, name: str, traits: Mapping[str, Any], function: Any) -> Any:
+    OPTIONS[option].register(name, function, **traits)
+    return function
+
+
+register_question_sampler = partial(register, "question_choice")
+register_trajectory_choice = partial(register, "trajectory_choice")
+register_schedule = partial(register, "schedule")
+register_admission = partial(register, "admission")
+register_retirement = partial(register, "retirement")
+register_eviction = partial(register, "eviction")
+register_correction = partial(register, "correction")
+register_baseline = partial(register, "baseline")
+
+
+def resolve_rules(*configs: object) -> None:
+    """Find every rule that configurations name, so that one that is not there is said at the start.
+
+    Raises:
+        ConfigurationError: there is nothing at a dotted path, or no function.
+    """
+    for config in configs:
+        for option, registry in OPTIONS.items():
+            if hasattr(config, option):
+                registry[getattr(config, option)]
+
+
+def is_dotted_path(name: object) -> bool:
+    """Whether a name has the form `package.module.attribute`."""
+    return isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split("."))
+
+
+def imported(subject: str, path: str, otherwise: str = "") -> Any:
+    """Import the function at a dotted path.
 
     Args:
         subject: what the path was given for, for messages.
         path: such as `my_package.my_module.mine`.
-        kinds: of what is no function and may stand there.
         otherwise: what could be given instead, for messages.
 
     Raises:
         ConfigurationError: there is nothing of that path, or something else.
     """
     choices = f" {otherwise}" if otherwise else ""
-    module_name, _, attribute = path.rpartition(".")
-    if not module_name or not all(part.isidentifier() for part in path.split(".")):
+    if not is_dotted_path(path):
         raise ConfigurationError(f"{subject} is no dotted path, such as 'my_package.my_module.mine'.{choices}")
+    module_name, _, attribute = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -167,7 +188,7 @@ def imported(subject: str, path: str, kinds: tuple[type, ...] = (), otherwise: s
             f"{subject} cannot be imported: there is no module {error.name!r} on the Python path.{choices}"
         ) from error
     found = getattr(module, attribute, None)
-    if not callable(found) and not isinstance(found, kinds):
+    if not callable(found):
         came = "has no such attribute" if found is None else f"has it as {type(found).__name__}, not a function"
         raise ConfigurationError(f"{subject} cannot be used: {module_name!r} {came}.{choices}")
     return found

@@ -9,9 +9,10 @@ import pytest
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, ExperienceBuffer, Group
-from exgrpo.experience.admission import Completion, quality
+from exgrpo.experience.contexts import AdmissionCandidate, RetirementContext
 from exgrpo.experience.events import Admitted, Evicted, Retired, Returned
-from exgrpo.experience.retirement import Standing, never, solved, threshold
+from exgrpo.experience.options.admission import quality
+from exgrpo.experience.options.retirement import never, solved, threshold
 from tests.support.lab import NAN, Lab, name_of, replayed, trajectory
 
 # Admission ----------------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def test_a_group_with_a_stored_member_counts_its_fresh_ones():
 )
 def test_quality_admission_by_hand(correct, value, min_quality, weight, expected):
     config = ReplayConfig(admission="quality", min_quality=min_quality, success_weight=weight)
-    assert quality(Completion(0, correct, 1, 4, "stop", value, config)) is expected
+    assert quality(AdmissionCandidate(0, correct, 1, 4, "stop", value, config)) is expected
 
 
 def embedded(question, name, *vector, correct=True):
@@ -102,7 +103,7 @@ def test_a_failure_that_is_like_nothing_stored_is_not_above_the_default_threshol
 
 
 def standing(successes, completions, accuracy=NAN, **options):
-    return Standing(0, successes, completions, accuracy, ReplayConfig(**options))
+    return RetirementContext(0, successes, completions, accuracy, ReplayConfig(**options))
 
 
 def test_solved_and_never():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from exgrpo.config import BASELINES, ObjectiveConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.objective import group_advantages, register_baseline, weight_positive
-from exgrpo.objective.advantage import Baseline, mean_of
+from exgrpo.objective.group_stats import mean_of
 from tests.reference import objective as reference
 
 NAN = math.nan
@@ -34,8 +34,8 @@ def tensors(drawn, dtype=torch.float64):
 @pytest.fixture
 def own_options(monkeypatch):
     """What a test registers is gone after it."""
-    assert all(isinstance(BASELINES[name], Baseline) for name in BASELINES)
-    monkeypatch.setattr(BASELINES, "_entries", dict(BASELINES._entries))
+    assert all(BASELINES.values())
+    monkeypatch.setattr(BASELINES, "_rules", dict(BASELINES._rules))
 
 
 # Properties -----------------------------------------------------------------------------------------------------------

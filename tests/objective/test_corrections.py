@@ -8,7 +8,7 @@ import torch
 from exgrpo.config import CORRECTIONS, ObjectiveConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.objective import Terms, mixed_loss, register_correction, replay_loss
-from exgrpo.objective.ratio import Correction
+from exgrpo.registry import resolve_rules
 from tests.objective.test_objective import VOCABULARY, Batch
 
 
@@ -114,8 +114,8 @@ def test_no_token_outside_the_replayed_ones_counts_as_clamped(correction):
 @pytest.fixture
 def own_options(monkeypatch):
     """What a test registers is gone after it."""
-    assert all(isinstance(CORRECTIONS[name], Correction) for name in CORRECTIONS)
-    monkeypatch.setattr(CORRECTIONS, "_entries", dict(CORRECTIONS._entries))
+    assert all(CORRECTIONS.values())
+    monkeypatch.setattr(CORRECTIONS, "_rules", dict(CORRECTIONS._rules))
 
 
 @pytest.mark.usefixtures("own_options")
@@ -176,7 +176,7 @@ def test_a_correction_named_by_a_dotted_path(tmp_path, monkeypatch):
     assert gradient == pytest.approx([-1.5, -1.5])
     assert out.stats.clamped.tolist() == [0]
     with pytest.raises(ConfigurationError, match="has no such attribute"):
-        ObjectiveConfig(correction="corrections_of_a_user.doubled")
+        resolve_rules(ObjectiveConfig(correction="corrections_of_a_user.doubled"))
 
 
 @pytest.mark.usefixtures("own_options")

@@ -25,7 +25,7 @@ RATIOS = [0.01, 0.1, 0.5, 0.79, 0.81, 1.0, 1.19, 1.21, 2.0, 10.0]
 def own_options(monkeypatch):
     """What a test registers is gone after it."""
     assert all(CORRECTIONS[name] for name in CORRECTIONS)
-    monkeypatch.setattr(CORRECTIONS, "_entries", dict(CORRECTIONS._entries))
+    monkeypatch.setattr(CORRECTIONS, "_rules", dict(CORRECTIONS._rules))
 
 
 # The gradient weight of a token ---------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import torch
 
 from exgrpo.config import CORRECTIONS, ObjectiveConfig
 from exgrpo.objective import effective_sample_size, fresh_loss, mixed_loss, replay_loss
-from exgrpo.objective.loss import ratio_stats
-from exgrpo.objective.ratio import log_ratio
+from exgrpo.objective.loss import log_ratio
+from exgrpo.objective.stats import ratio_stats
 from tests.reference import objective as reference
 
 VOCABULARY = 8

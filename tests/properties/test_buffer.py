@@ -130,10 +130,10 @@ class BufferMachine(RuleBasedStateMachine):
     def consistent_inside(self):
         buffer, everything = self.buffer, self.plain.everything()
         serials = buffer.column("serial")
-        assert serials[buffer.index.in_order()].tolist() == [one.serial for one in everything]
+        assert serials[buffer.table.in_order()].tolist() == [one.serial for one in everything]
         for n in (1, 3, 10**6):
-            assert serials[buffer.index.oldest(n)].tolist() == [one.serial for one in everything[:n]]
-        assert not set(buffer.live_slots().tolist()) & set(buffer.index._free)
+            assert serials[buffer.table.oldest(n)].tolist() == [one.serial for one in everything[:n]]
+        assert not set(buffer.live_slots().tolist()) & set(buffer.table._free)
         assert len(buffer.store._trajectories) == len(buffer)
 
     @invariant()

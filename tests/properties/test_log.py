@@ -23,8 +23,8 @@ from exgrpo.experience.events import (
     Retired,
     Returned,
 )
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
-from exgrpo.experience.trajectory import Scores
 from exgrpo.log import LogReader, LogWriter, Origin, QuestionFacts, StoredTrajectories, rebuild
 
 QUESTIONS, K, DIMENSION = 5, 4, 3
@@ -136,7 +136,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data(), entropy=entropy, scores=st.lists(number, min_size=4, max_size=4))
     def measure(self, data, entropy, scores):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
-        measured = [Scores(entropy, *scores)] if math.isfinite(scores[0]) else np.array([entropy])
+        measured = [PolicyStats(entropy, *scores)] if math.isfinite(scores[0]) else np.array([entropy])
         self.buffer.measured([slot], measured, self.step)
 
     @precondition(lambda self: len(self.buffer))

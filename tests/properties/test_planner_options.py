@@ -23,10 +23,10 @@ from exgrpo.config import (
 )
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired, one_by_one
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import apply, fingerprint_of, restore, snapshot_of
 from exgrpo.experience.store import MemoryStore
-from exgrpo.experience.trajectory import Scores
-from exgrpo.replay import FreshStream, ReplayPlanner, share_of
+from exgrpo.replay import FreshStream, ReplayPlanner, replay_count
 
 BATCH, GENERATIONS = 6, 30
 
@@ -75,7 +75,7 @@ def score(trajectories, step):
     for t in trajectories:
         noise = np.random.default_rng((int(t.digest) % 2**32, step)).random(4)
         drift = 0.05 * max(0, step - t.step) * noise[0]
-        scores.append(Scores(3 * noise[1], 2 * noise[2], noise[3], noise[3] ** 2 / 4, drift))
+        scores.append(PolicyStats(3 * noise[1], 2 * noise[2], noise[3], noise[3] ** 2 / 4, drift))
     return scores
 
 
@@ -213,7 +213,7 @@ class Watch:
         if config.mixing == "added":
             assert not plan.replayed.any()
         if config.mixing != "coin" and config.schedule == "constant":
-            assert n <= share_of(BATCH, config.replay_share)
+            assert n <= replay_count(BATCH, config.replay_share)
         assert all(len(group) <= min(config.replays_per_group, self.run.k) for group in plan.replays)
         assert all(bool(group) == (bool(replayed) and config.mixing != "prompt")
                    for group, replayed in zip(plan.replays, plan.replayed, strict=True))  # fmt: skip

@@ -14,10 +14,11 @@ from scipy.stats import chisquare
 from exgrpo.config import ReplayConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.experience import ExperienceBuffer, Trajectory, bucket_of, tier_of
-from exgrpo.replay import share_of
-from exgrpo.replay.plan import spread
-from exgrpo.replay.questions import Strata, bucket_probabilities, draw_counts, draw_members, draw_questions, gaussian
+from exgrpo.replay import replay_count
+from exgrpo.replay.members import draw_members
+from exgrpo.replay.plan import spaced
 from exgrpo.replay.rng import generator_for
+from exgrpo.replay.sampling import Strata, bucket_probabilities, draw_counts, draw_questions, gaussian
 from tests.reference import sampler as reference
 
 CHOICES = ("gaussian", "variance", "uniform")
@@ -237,25 +238,25 @@ def test_tiers():
 @example(100, Decimal("0.58"))
 @example(10, Decimal("0.7"))
 def test_share_is_exact_in_decimals(batch_size, rho):
-    assert share_of(batch_size, float(rho)) == reference.share(batch_size, str(rho))
+    assert replay_count(batch_size, float(rho)) == reference.share(batch_size, str(rho))
 
 
 def test_share_of_a_float_that_falls_short():
     assert int(0.29 * 100) == 28
-    assert share_of(100, 0.29) == 29
-    assert share_of(8, 1) == share_of(8, 1.0) == 8
-    assert share_of(8, 0) == 0
-    assert share_of(3, 0.5) == 1
-    assert share_of(128, np.float64(0.29)) == 37
+    assert replay_count(100, 0.29) == 29
+    assert replay_count(8, 1) == replay_count(8, 1.0) == 8
+    assert replay_count(8, 0) == 0
+    assert replay_count(3, 0.5) == 1
+    assert replay_count(128, np.float64(0.29)) == 37
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ConfigurationError, match="replay_share"):
-            share_of(8, wrong)
+            replay_count(8, wrong)
 
 
 @given(st.integers(1, 300).flatmap(lambda b: st.tuples(st.integers(0, b), st.just(b))))
 def test_replayed_groups_are_spread_evenly(drawn):
     n, batch_size = drawn
-    places = spread(n, batch_size).tolist()
+    places = spaced(n, batch_size).tolist()
     assert len(set(places)) == len(places) == n
     assert all(0 <= place < batch_size for place in places)
     for ranks in (2, 4, 8):

@@ -16,7 +16,7 @@ from torch import nn
 
 from exgrpo import ObjectiveConfig
 from exgrpo.errors import ConfigurationError
-from exgrpo.experience.trajectory import Scores
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.objective import mixed_loss
 from exgrpo.recipes import (
     DifficultyBucketer,
@@ -251,7 +251,7 @@ def test_the_variance_of_confidence():
     assert compute_entropy(logits, mask, "confidence_variance").tolist() == pytest.approx([0.04])
     ids = torch.tensor([[1, 0, 0]])
     assert compute_entropy(logits, mask, "confidence_variance", token_ids=ids).tolist() == pytest.approx([0.04])
-    core = Scores.of_tokens(np.log([0.5, 0.1]), np.zeros(2)).confidence_variance
+    core = PolicyStats.of_tokens(np.log([0.5, 0.1]), np.zeros(2)).confidence_variance
     assert core == pytest.approx(0.04)
 
 

@@ -395,8 +395,8 @@ def test_what_qualifies_is_what_qualifies_under_the_preset():
     """The same experience in the core, under the options of `entropy-guided`."""
     from exgrpo import resolve
     from exgrpo.experience import ExperienceBuffer, Trajectory
-    from exgrpo.replay.questions import draw_questions
-    from exgrpo.replay.trajectories import choose, eligible_questions
+    from exgrpo.replay.choice import choose, eligible_questions
+    from exgrpo.replay.sampling import draw_questions
 
     config, rng = resolve("entropy-guided")[0], np.random.default_rng(0)
     core, mine = ExperienceBuffer(40, 10, config), TrajectoryBuffer()

@@ -10,7 +10,7 @@ import pytest
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
 from exgrpo.experience.replayed import fingerprint_of
-from exgrpo.replay.trajectories import choose
+from exgrpo.replay.choice import choose
 from tests.reference import buffer as reference
 
 

@@ -8,7 +8,7 @@ from exgrpo.errors import ConfigurationError
 from exgrpo.experience import RIGHT, WRONG
 from exgrpo.experience.events import Observed, Planned, Replayed
 from exgrpo.replay.gate import Gate
-from exgrpo.replay.schedule import constant, curriculum
+from exgrpo.replay.options.schedules import constant, curriculum
 from tests.support.lab import Lab, added, fresh, replayed, trajectory
 
 

@@ -9,21 +9,11 @@ import pytest
 from exgrpo.config import ReplayConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.experience import ExperienceBuffer
+from exgrpo.experience.difficulty import scaled
 from exgrpo.replay import ReplayPlanner
-from exgrpo.replay.questions import (
-    Strata,
-    draw_questions,
-    gaussian,
-    headroom,
-    inside_range,
-    linear,
-    quantile,
-    scaled,
-    tiers,
-    uniform,
-    variance,
-)
+from exgrpo.replay.options.samplers import headroom, inside_range, linear, quantile, tiers, uniform, variance
 from exgrpo.replay.rng import generator_for
+from exgrpo.replay.sampling import Strata, draw_questions, gaussian
 from exgrpo.replay.stream import FreshStream
 from tests.support.lab import NAN, Lab, added, replayed, trajectory
 

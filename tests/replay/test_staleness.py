@@ -261,9 +261,9 @@ def test_no_question_is_drawn_twice_by_redrawing():
 
 def test_drift_by_hand_is_what_the_scorer_measures():
     """(log 2)^2 / 2 = 0.24 over two tokens of which one doubled."""
-    from exgrpo.experience.trajectory import Scores
+    from exgrpo.experience.policy_stats import PolicyStats
 
-    got = Scores.of_tokens(np.log([0.5, 0.25]), np.log([0.25, 0.25])).drift
+    got = PolicyStats.of_tokens(np.log([0.5, 0.25]), np.log([0.25, 0.25])).drift
     assert got == pytest.approx(math.log(2) ** 2 / 2)
 
 

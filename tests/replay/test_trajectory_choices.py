@@ -8,8 +8,9 @@ import pytest
 
 from exgrpo.config import TRAJECTORY_CHOICES, ReplayConfig
 from exgrpo.experience import ExperienceBuffer
-from exgrpo.experience.trajectory import Scores
-from exgrpo.replay.trajectories import choose, eligible_questions, low_entropy
+from exgrpo.experience.policy_stats import PolicyStats
+from exgrpo.replay.choice import choose, eligible_questions
+from exgrpo.replay.options.choices import low_entropy
 from tests.support.lab import NAN, Lab, Table, added, name_of, replayed, trajectory
 
 HIGHEST_HALF = 65504.0
@@ -368,7 +369,7 @@ def test_added_trajectories_are_one_a_question():
 
 def test_scores_of_tokens_by_hand():
     """pi = 1/2, 1/4 now and 1/4, 1/4 then: nll 1.04, mean 0.375, variance 1/64, drift log(2)^2 / 2."""
-    got = Scores.of_tokens(np.log([0.5, 0.25]), np.log([0.25, 0.25]))
+    got = PolicyStats.of_tokens(np.log([0.5, 0.25]), np.log([0.25, 0.25]))
     assert got.nll == pytest.approx(1.5 * math.log(2))
     assert got.confidence == pytest.approx(0.375)
     assert got.confidence_variance == pytest.approx(1 / 64)

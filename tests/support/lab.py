@@ -7,7 +7,7 @@ import numpy as np
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, WRONG, Group, Trajectory
 from exgrpo.experience.events import one_by_one
-from exgrpo.experience.trajectory import Scores
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 NAN = math.nan
@@ -24,7 +24,7 @@ def name_of(one):
 
 
 class Table:
-    """A scorer: `Scores` from a table by name; keeps what it was asked."""
+    """A scorer: `PolicyStats` from a table by name; keeps what it was asked."""
 
     def __init__(self, **columns):
         self.columns = columns
@@ -33,7 +33,7 @@ class Table:
     def __call__(self, trajectories):
         names = [name_of(t) for t in trajectories]
         self.calls.append(names)
-        return [Scores(**{column: values[name] for column, values in self.columns.items()}) for name in names]
+        return [PolicyStats(**{column: values[name] for column, values in self.columns.items()}) for name in names]
 
 
 class Lab:

@@ -11,8 +11,8 @@ from tokenizers.models import WordLevel
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 from exgrpo.experience.events import Learned
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
-from exgrpo.experience.trajectory import Scores
 from exgrpo.log import LogReader, LogWriter, Origin, Position, QuestionFacts, StoredTrajectories, rebuild
 from exgrpo.log.rebuild import empty_buffer
 from exgrpo.log.snapshot import OPTIONS
@@ -107,7 +107,7 @@ class Run:
         for t in trajectories:
             logps = t.behaviour_logps * np.float32(1 + 0.02 * (self.step - t.step))
             entropy = float(abs(t.behaviour_logps.sum())) / (1 + self.step % 3)
-            scores.append(replace(Scores.of_tokens(logps, t.behaviour_logps), entropy=entropy))
+            scores.append(replace(PolicyStats.of_tokens(logps, t.behaviour_logps), entropy=entropy))
         return scores
 
     def group(self, rng, question, m, replayed):

@@ -12,8 +12,8 @@ import numpy as np
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import Group, Trajectory
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of
-from exgrpo.experience.trajectory import Scores
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 HOSTS = ("torch", "transformers", "trl", "accelerate", "datasets")
@@ -158,14 +158,14 @@ def drive(data):
             planner.abandon(plan)
         else:
             who, scores, step = told
-            buffer.measured([buffer.find(*one) for one in who], [Scores(**one) for one in scores], step)
+            buffer.measured([buffer.find(*one) for one in who], [PolicyStats(**one) for one in scores], step)
     return {"came": came, "fingerprint": fingerprint_of(buffer), "state": asdict(planner.state(0))}
 
 
 def scorer_of(answers):
     """What the host's scorer answered, in turn."""
     waiting = list(answers)
-    return lambda trajectories: [Scores(**one) for one in waiting.pop(0)]
+    return lambda trajectories: [PolicyStats(**one) for one in waiting.pop(0)]
 
 
 def group_of(data):

@@ -22,7 +22,7 @@ from transformers import TrainerControl, TrainerState
 from exgrpo import ObjectiveConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.objective import replay_loss
-from exgrpo.objective.loss import effective_sample_size
+from exgrpo.objective.stats import effective_sample_size
 from exgrpo.trl import alarms
 from exgrpo.trl.alarms import Alarm, ReplayAlarm, alarm_of
 from tests.support import harness as h

@@ -24,8 +24,7 @@ from exgrpo.experience.events import (
 from exgrpo.experience.trajectory import Scores
 from exgrpo.objective import register_correction
 from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
-from exgrpo.replay.questions import register_question_sampler
-from exgrpo.replay.trajectories import register_trajectory_choice
+from exgrpo.registry import register_question_sampler, register_trajectory_choice
 from tests.support import harness as h
 from trl import GRPOTrainer
 
@@ -816,7 +815,7 @@ def own(request, tmp_path, monkeypatch):
         (TRAJECTORY_CHOICES, "my_second"),
         (CORRECTIONS, "my_log_ratio"),
     ):
-        registry._entries.pop(name, None)
+        registry._rules.pop(name, None)
     sys.modules.pop("my_own_options", None)
 
 

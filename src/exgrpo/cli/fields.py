@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..registry import did_you_mean
+from ..spelling import did_you_mean
 from .main import UsageError
 from .parser import prose_width
 

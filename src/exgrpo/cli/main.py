@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import ConfigurationError, DatasetError, ExGRPOError
-from ..registry import did_you_mean
+from ..spelling import did_you_mean
 from .parser import USAGE
 
 COMMANDS = {

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..registry import did_you_mean, spelled
+from ..spelling import did_you_mean, spelled
 
 USAGE = 2  # the exit code of wrong usage
 PIPED_WIDTH = 80

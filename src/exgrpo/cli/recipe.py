@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
-from ..registry import did_you_mean, spelled
+from ..spelling import did_you_mean, spelled
 from ..yaml_file import with_numbers
 from .main import UsageError
 

@@ -12,9 +12,10 @@ from transformers import set_seed
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from ..errors import ConfigurationError, DatasetError
-from ..registry import did_you_mean
+from ..registry import resolve_rules
 from ..rewards import get_reward
 from ..rewards.check import check_golds
+from ..spelling import did_you_mean
 from ..tasks import Family, Task, get_task
 from ..trl import ExGRPOConfig, ExGRPOTrainer, checks
 from ..trl.quiet import quiet_host
@@ -119,6 +120,7 @@ def parse(recipe: Mapping[str, Any], argv: Sequence[str]) -> Settings:
         what = f"unknown option {rest[0]!r}" if rest[0].startswith("--") else f"{rest[0]!r} belongs to no option"
         raise UsageError(f"{what}.{_nearest(rest[0].lstrip('-').partition('=')[0], known)}")
     script, args, model = parser.parse_args_into_dataclasses(argv)
+    resolve_rules(args.replay, args.objective)
     return Settings(script, args, model)
 
 

@@ -1,16 +1,14 @@
 """Stored trajectories that compete, as arrays: what a trajectory choice ranks, and an eviction rule looks at."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..config import ReplayConfig
+from .queries import BufferQueries
 from .trajectory import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from .buffer import ExperienceBuffer
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +24,7 @@ class Candidates:
         rng: for choices that draw; to be used for the places that are held only (`draw`).
     """
 
-    buffer: "ExperienceBuffer"
+    buffer: BufferQueries
     slots: IntArray
     held: NDArray[np.bool_]
     step: int

@@ -12,7 +12,8 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .trajectory import IntArray, Trajectory, scores_of_each
+from .policy_stats import stats_of_each
+from .trajectory import Group, IntArray, Trajectory
 
 Ints: TypeAlias = Any
 """An integer, or integers (n,)."""
@@ -71,6 +72,14 @@ class Observed(Event):
     replayed: Bools
     spread: Floats = float("nan")
 
+    @classmethod
+    def of(cls, generation: int, step: int, groups: Sequence[Group]) -> "Observed":
+        """Describe n groups."""
+        rows = [(g.question, g.successes, g.scorable, g.unscorable, g.replayed) for g in groups]
+        question, successes, scorable, unscorable, replayed = np.array(rows, np.int64).T
+        spread = np.array([g.spread for g in groups])
+        return cls(generation, step, question, successes, scorable, unscorable, replayed.astype(bool), spread)
+
 
 @dataclass(frozen=True)
 class Admitted(Event):
@@ -100,7 +109,7 @@ class Stored(Event):
     @classmethod
     def of(cls, serial: IntArray, trajectories: Sequence[Trajectory]) -> "Stored":
         """Describe n trajectories under n serials."""
-        nll, confidence, variance = scores_of_each([t.behaviour_logps for t in trajectories])
+        nll, confidence, variance = stats_of_each([t.behaviour_logps for t in trajectories])
         steps = [(t.question, t.step, t.measured_at) for t in trajectories]
         numbers = [(t.entropy, t.advantage, t.quality) for t in trajectories]
         question, step, measured_at = np.array(steps, np.int64).reshape(-1, 3).T
@@ -146,7 +155,7 @@ class Returned(Event):
 
 @dataclass(frozen=True)
 class Measured(Event):
-    """How trajectories looked to the policy of `step`: `Scores`, each NaN where it was not measured."""
+    """How trajectories looked to the policy of `step`: `PolicyStats`, each NaN where it was not measured."""
 
     serial: Ints
     question: Ints

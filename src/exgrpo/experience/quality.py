@@ -8,13 +8,19 @@ A cosine below 0 is possible, so the mean may be: then the diversity is 1 and no
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import ConfigurationError, TrajectoryError
-from .trajectory import FloatArray
+from .contexts import AdmissionCandidate
+from .events import Admitted, Event
+from .trajectory import FloatArray, Group, Trajectory
+
+if TYPE_CHECKING:
+    from .buffer import ExperienceBuffer
 
 SUCCESS_WEIGHT = 0.7
 TIERS = 4
@@ -89,6 +95,13 @@ class Diversity:
             self._sums[question] = unit
         self._counts[question] = self.seen(question) + 1
 
+    def hear(self, event: Event) -> None:
+        """Remember the embeddings of what was stored."""
+        if isinstance(event, Admitted):
+            for one in event.each():
+                if one.trajectory.embedding is not None:
+                    self.add(one.trajectory.question, one.trajectory.embedding)
+
     def forget(self) -> None:
         """Forget all, the D too."""
         self._sums.clear()
@@ -110,6 +123,33 @@ class Diversity:
         values = rounded.astype(np.float64)
         length = math.sqrt(math.fsum(np.square(values).tolist()))
         return (values / (length or 1.0)).astype(np.float32)
+
+
+def admit_graded(
+    buffer: "ExperienceBuffer", diversity: Diversity, rule: Callable[[AdmissionCandidate], bool],
+    trajectories: Sequence[Trajectory], groups: Sequence[Group | None],
+) -> int:  # fmt: skip
+    """Store trajectories one by one, each with its quality among what was stored before it; return how many were new.
+
+    Args:
+        buffer: where to.
+        diversity: that hears of what is stored.
+        rule: of admission, asked again with the quality where the group is known.
+        trajectories: with their embeddings.
+        groups: of this iteration.
+    """
+    config, admitted = buffer.config, 0
+    by_question = {group.question: group for group in groups if group is not None}
+    for t in trajectories:
+        if t.embedding is not None:
+            quality = quality_of(float(t.correct), diversity.of(t.question, t.embedding), config.success_weight)
+            t = replace(t, quality=quality)
+            if (group := by_question.get(t.question)) is not None:
+                counts = group.successes, group.scorable
+                if not rule(AdmissionCandidate(t.question, t.correct, *counts, t.finish_reason, quality, config)):
+                    continue
+        admitted += buffer.admit([t]) != [None]
+    return admitted
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> FloatArray:

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import ReplayConfig
-from .difficulty import Windows, buckets_of, resolution_of
+from .difficulty import UNKNOWN, Windows, buckets_of, resolution_of
 from .trajectory import FloatArray, IntArray
 
 NEVER = -(1 << 31)
 """The step of a replay that never was."""
-UNKNOWN = -1
-"""The bucket of a question that was never observed."""
 
 
 class QuestionStats:

@@ -38,7 +38,7 @@ def apply(buffer: ExperienceBuffer, event: Event) -> None:
     Raises:
         ValueError: it cannot have happened to this buffer.
     """
-    stats, index = buffer.questions, buffer.index
+    stats, table = buffer.questions, buffer.table
     if isinstance(event, Planned):
         buffer.advance(event.step)
     elif isinstance(event, Observed):
@@ -47,22 +47,22 @@ def apply(buffer: ExperienceBuffer, event: Event) -> None:
         stats.chosen(questions[replayed], event.step)
     elif isinstance(event, Admitted):
         trajectories = event.trajectory if isinstance(event.trajectory, tuple) else (event.trajectory,)
-        index.insert(Stored.of(np.atleast_1d(event.serial), trajectories))
+        table.insert(Stored.of(np.atleast_1d(event.serial), trajectories))
     elif isinstance(event, Stored):
-        index.insert(Stored(**{name: np.atleast_1d(value) for name, value in vars(event).items()}))
+        table.insert(Stored(**{name: np.atleast_1d(value) for name, value in vars(event).items()}))
     elif isinstance(event, Retired):
         stats.retire(np.atleast_1d(event.question))
     elif isinstance(event, Returned):
         stats.bring_back(np.atleast_1d(event.question))
     elif isinstance(event, (Evicted, Measured, Replayed)):
         questions = np.atleast_1d(event.question)
-        slots = index.find_each(questions, np.atleast_1d(event.serial))
+        slots = table.find_each(questions, np.atleast_1d(event.serial))
         if isinstance(event, Evicted):
-            index.remove(slots)
+            table.remove(slots)
         elif isinstance(event, Measured):
-            index.measure(slots, event)
+            table.measure(slots, event)
         else:
-            index.use(slots)
+            table.use(slots)
             stats.replayed(questions, event.step)
 
 
@@ -77,7 +77,7 @@ def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
     stats = buffer.questions
     windows = stats.windows.snapshot() if stats.windows is not None else NO_WINDOWS
     return {
-        **buffer.index.snapshot(),
+        **buffer.table.snapshot(),
         "accuracy": np.stack([stats.successes, stats.scorable], 1),
         **{name: getattr(stats, name).copy() for name in BY_QUESTION[1:]},
         **windows,
@@ -92,7 +92,7 @@ NO_WINDOWS = MappingProxyType(
 
 def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Make a buffer that holds nothing yet what another one was; arrays that are not known are ignored."""
-    if buffer.index.size or buffer.next_serial:
+    if buffer.table.size or buffer.next_serial:
         raise ValueError("restore: the buffer must be empty")
     stats = buffer.questions
     stats.successes[:], stats.scorable[:] = arrays["accuracy"].T
@@ -103,7 +103,7 @@ def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> Non
     if stats.windows is not None:
         stats.windows.restore(arrays)
     buffer.advance(int(arrays["now"]))
-    buffer.index.restore(arrays)
+    buffer.table.restore(arrays)
 
 
 def fingerprint_of(buffer: ExperienceBuffer) -> str:
@@ -111,6 +111,6 @@ def fingerprint_of(buffer: ExperienceBuffer) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, array in sorted(snapshot_of(buffer).items()):
         digest.update(name.encode() + array.tobytes())
-    for trajectory in buffer.get_many(buffer.index.in_order()):
+    for trajectory in buffer.get_many(buffer.table.in_order()):
         digest.update(trajectory.behaviour_logps.tobytes() + trajectory.rewards.tobytes())
     return digest.hexdigest()

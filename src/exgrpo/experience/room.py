@@ -1,16 +1,16 @@
 """What a batch of new trajectories pushes out: the same as if they had come one by one."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from ..config import EVICTIONS
+from ..errors import ConfigurationError
 from .candidates import Candidates
-from .eviction import eviction_named, oldest
-from .index import NONE
-from .trajectory import IntArray
-
-if TYPE_CHECKING:
-    from .buffer import ExperienceBuffer
+from .events import Stored
+from .queries import BufferQueries
+from .table import NONE
+from .trajectory import IntArray, Trajectory
 
 
 class Room:
@@ -25,30 +25,37 @@ class Room:
         reasons: why, of each.
     """
 
-    def __init__(self, buffer: "ExperienceBuffer", expected: int = 0):
+    def __init__(self, buffer: BufferQueries, expected: int = 0):
         self.left: list[int] = []
         self.reasons: list[str] = []
-        self._buffer, self._index, self._config = buffer, buffer.index, buffer.config
-        self._rule = eviction_named(buffer.config.eviction)
-        self._size = self._index.size
+        self._buffer, self._table, self._config = buffer, buffer.table, buffer.config
+        self._rule = EVICTIONS[buffer.config.eviction]
+        self._oldest_leaves = self._rule is EVICTIONS["oldest"]
+        self._size = self._table.size
         self._came: list[int] = []
         self._gone: set[int] = set()
         self._held: dict[int, dict[int, int]] = {}  # of each question digest -> slot, oldest first
         surplus = max(0, self._size + expected - self._config.capacity)
-        self._queue = iter(self._index.oldest(surplus).tolist())
+        self._queue = iter(self._table.oldest(surplus).tolist())
 
-    def admit(self, slots: IntArray, questions: IntArray, digests: IntArray) -> list[int]:
-        """Let trajectories come in order.
+    def admit(self, trajectories: Sequence[Trajectory]) -> list[int]:
+        """Let trajectories come in order; return the places of those that are stored: the others are duplicates."""
+        stored = Stored.of(np.empty(0, np.int64), trajectories)
+        slots = self._table.stage(stored)
+        try:
+            places = self._admit(slots, stored.question, stored.digest)
+        except BaseException:  # a rule of the user's may raise
+            self._table.release(slots)
+            raise
+        first = self._table.next_serial
+        self._table.link(slots[places], np.arange(first, first + len(places)))
+        self._table.release(np.delete(slots, places))
+        return places
 
-        Args:
-            slots: where their records are staged, (n,).
-            questions, digests: of each, (n,).
-
-        Returns:
-            The places of those that are stored; the others are duplicates.
-        """
+    def _admit(self, slots: IntArray, questions: IntArray, digests: IntArray) -> list[int]:
+        """Decide for staged records, (n,) each."""
         self._hold(np.unique(questions))
-        stored, serial, serials = [], self._index.next_serial, self._index.records["serial"]
+        stored, serial, serials = [], self._table.next_serial, self._table.records["serial"]
         arrivals = zip(slots.tolist(), questions.tolist(), digests.tolist(), strict=True)
         for place, (slot, question, digest) in enumerate(arrivals):
             held = self._held[question]
@@ -67,7 +74,7 @@ class Room:
 
     def shrink(self) -> None:
         """Let leave what is too much for the capacities."""
-        for question in np.flatnonzero(self._index.count > self._config.capacity_per_question).tolist():
+        for question in np.flatnonzero(self._table.count > self._config.capacity_per_question).tolist():
             self._hold(np.array([question]))
             while len(self._held[question]) > self._config.capacity_per_question:
                 self._leave(self._of_question(question), "capacity_per_question")
@@ -75,8 +82,8 @@ class Room:
             self._leave(self._of_all(), "capacity")
 
     def _hold(self, questions: IntArray) -> None:
-        rows, _ = self._index.slots_of_each(questions)
-        digests, counts = self._index.records["digest"][rows], self._index.count[questions]
+        rows, _ = self._table.slots_of_each(questions)
+        digests, counts = self._table.records["digest"][rows], self._table.count[questions]
         found = zip(questions.tolist(), digests.tolist(), rows.tolist(), counts.tolist(), strict=True)
         self._held |= {question: dict(zip(mine[:n], row[:n], strict=True)) for question, mine, row, n in found}
 
@@ -89,23 +96,23 @@ class Room:
     def _of_question(self, question: int) -> int:
         """Take the slot from a question that makes room for another of it."""
         held = self._held[question]
-        if self._rule.rule is oldest:
+        if self._oldest_leaves:
             return held.pop(next(iter(held)))
         slots = [*held.values()]
         return held.pop([*held][slots.index(self._chosen(np.array(slots)))])
 
     def _of_all(self) -> int:
         """Take the slot from any question that makes room for another of any."""
-        if self._rule.rule is oldest or self._rule.of_oldest_question:
+        if self._oldest_leaves or self._rule.traits["of_oldest_question"]:
             slot = next((slot for slot in self._queue if slot not in self._gone), NONE)
             if slot == NONE:
                 slot = next(slot for slot in self._came if slot not in self._gone)
         else:
-            slots = self._index.in_order()  # those among them that are staged have no serial yet
-            slots = slots[self._index.records["serial"][slots] != NONE]
+            slots = self._table.in_order()  # those among them that are staged have no serial yet
+            slots = slots[self._table.records["serial"][slots] != NONE]
             slot = self._chosen(slots[~np.isin(slots, list(self._gone))])
-        question, digest = (int(self._index.records[name][slot]) for name in ("question", "digest"))
-        if self._rule.of_oldest_question and self._rule.rule is not oldest:
+        question, digest = (int(self._table.records[name][slot]) for name in ("question", "digest"))
+        if self._rule.traits["of_oldest_question"] and not self._oldest_leaves:
             self._queue = iter([slot, *self._queue])  # another one may leave
             self._hold_again(question)
             return self._of_question(question)
@@ -115,13 +122,18 @@ class Room:
     def _hold_again(self, question: int) -> None:
         """What a question holds of which no trajectory came, but some may have left."""
         if question not in self._held:
-            rows, valid = self._index.slots_of_each(np.array([question]))
+            rows, valid = self._table.slots_of_each(np.array([question]))
             kept = [slot for slot in rows[valid].tolist() if slot not in self._gone]
-            self._held[question] = {int(self._index.records["digest"][slot]): slot for slot in kept}
+            self._held[question] = {int(self._table.records["digest"][slot]): slot for slot in kept}
 
     def _chosen(self, slots: IntArray) -> int:
         row = slots[None]
         rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
         buffer = self._buffer
         candidates = Candidates(buffer, row, np.ones(row.shape, bool), buffer.now, self._config, rng)
-        return int(slots[self._rule.place(candidates)])
+        place, n = self._rule(candidates), len(slots)
+        if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not 0 <= place < n:
+            raise ConfigurationError(
+                f"eviction {self._config.eviction!r} must answer with a place from 0 to {n - 1}, but gave {place!r}."
+            )
+        return int(slots[place])

@@ -3,7 +3,7 @@ completions were worth. Both are checked at birth, so that nothing behind this d
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ FloatArray = NDArray[np.floating[Any]]
 FINISH_REASONS = ("stop", "length")
 RIGHT, WRONG, UNSCORABLE = 1, 0, -1
 MAX_STEPS = 1 << 30
+ARRAYS: dict[str, Any] = {"completion_ids": np.int32, "behaviour_logps": np.float32, "rewards": np.float32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,48 +58,39 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         who = f"trajectory of question {self.question}"
-        ids = _frozen(self.completion_ids, np.int32, f"{who}: completion_ids")
-        logps = _frozen(self.behaviour_logps, np.float32, f"{who}: behaviour_logps")
-        rewards = _frozen(self.rewards, np.float32, f"{who}: rewards")
-        object.__setattr__(self, "completion_ids", ids)
-        object.__setattr__(self, "behaviour_logps", logps)
-        object.__setattr__(self, "rewards", rewards)
-        if self.question < 0:
-            raise TrajectoryError(f"{who}: the index of a question must be 0 or more")
-        if ids.ndim != 1 or ids.size == 0 or ids.shape != logps.shape:
-            raise TrajectoryError(
-                f"{who}: completion_ids and behaviour_logps must be non-empty and of equal length, but have shapes "
-                f"{ids.shape} and {logps.shape}"
-            )
-        if ids.min() < 0:
-            raise TrajectoryError(f"{who}: completion_ids must be 0 or more, but hold {ids.min()}")
-        if not np.isfinite(logps).all() or logps.max() > 1e-3:
-            raise TrajectoryError(
-                f"{who}: behaviour_logps must be finite and at most 0, but range over [{logps.min()}, {logps.max()}]"
-            )
-        if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
-            raise TrajectoryError(
-                f"{who}: rewards must have shape (F,), F >= 1, and be finite or NaN, but have shape {rewards.shape}: {rewards}"
-            )
-        if not (np.isnan(self.entropy) or 0 <= self.entropy < np.inf):
-            raise TrajectoryError(f"{who}: entropy must be finite and at least 0, or NaN, but is {self.entropy}")
-        if np.isinf(self.advantage):
-            raise TrajectoryError(f"{who}: advantage must be finite, or NaN, but is {self.advantage}")
-        if not (np.isnan(self.quality) or 0 <= self.quality <= 1):
-            raise TrajectoryError(f"{who}: quality must lie in [0, 1], or be NaN, but is {self.quality}")
+        for name, dtype in ARRAYS.items():
+            object.__setattr__(self, name, _frozen(getattr(self, name), dtype, f"{who}: {name}"))
         if self.embedding is not None:
-            embedding = _frozen(self.embedding, np.float16, f"{who}: embedding")
-            if embedding.ndim != 1 or embedding.size == 0 or not np.isfinite(embedding).all():
-                raise TrajectoryError(f"{who}: embedding must have shape (D,) and be finite, but has {embedding.shape}")
-            object.__setattr__(self, "embedding", embedding)
+            object.__setattr__(self, "embedding", _frozen(self.embedding, np.float16, f"{who}: embedding"))
+        for problem in self._problems():
+            raise TrajectoryError(f"{who}: {problem}")
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what is not as it must be."""
+        ids, logps, rewards, embedding = self.completion_ids, self.behaviour_logps, self.rewards, self.embedding
+        if self.question < 0:
+            yield "the index of a question must be 0 or more"
+        if ids.ndim != 1 or ids.size == 0 or ids.shape != logps.shape:
+            shapes = f"{ids.shape} and {logps.shape}"
+            yield f"completion_ids and behaviour_logps must be non-empty and of equal length, but have shapes {shapes}"
+        if ids.min() < 0:
+            yield f"completion_ids must be 0 or more, but hold {ids.min()}"
+        if not np.isfinite(logps).all() or logps.max() > 1e-3:
+            yield f"behaviour_logps must be finite and at most 0, but range over [{logps.min()}, {logps.max()}]"
+        if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
+            yield f"rewards must have shape (F,), F >= 1, and be finite or NaN, but have shape {rewards.shape}: {rewards}"
+        if not (np.isnan(self.entropy) or 0 <= self.entropy < np.inf):
+            yield f"entropy must be finite and at least 0, or NaN, but is {self.entropy}"
+        if np.isinf(self.advantage):
+            yield f"advantage must be finite, or NaN, but is {self.advantage}"
+        if not (np.isnan(self.quality) or 0 <= self.quality <= 1):
+            yield f"quality must lie in [0, 1], or be NaN, but is {self.quality}"
+        if embedding is not None and (embedding.ndim != 1 or not embedding.size or not np.isfinite(embedding).all()):
+            yield f"embedding must have shape (D,) and be finite, but has {embedding.shape}"
         if not all(-MAX_STEPS <= step <= MAX_STEPS for step in (self.step, self.measured_at)):
-            raise TrajectoryError(
-                f"{who}: steps must lie within {MAX_STEPS:,} of 0, but are {self.step} and {self.measured_at}"
-            )
+            yield f"steps must lie within {MAX_STEPS:,} of 0, but are {self.step} and {self.measured_at}"
         if self.finish_reason not in FINISH_REASONS:
-            raise TrajectoryError(
-                f"{who}: finish_reason must be one of {FINISH_REASONS}, but is {self.finish_reason!r}"
-            )
+            yield f"finish_reason must be one of {FINISH_REASONS}, but is {self.finish_reason!r}"
 
     def __len__(self) -> int:
         return int(self.completion_ids.size)
@@ -112,56 +104,6 @@ class Trajectory:
     def measured_at(self) -> int:
         """The optimizer step under whose policy the entropy was measured."""
         return self.step if self.entropy_step is None else self.entropy_step
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What a trajectory looks like to a policy; NaN where not measured.
-
-    Args:
-        entropy: mean token entropy, full vocabulary, nats.
-        nll: mean of -log pi over its tokens, nats.
-        confidence: mean of pi over its tokens.
-        confidence_variance: variance of pi over its tokens.
-        drift: mean of (log pi - log pi_behaviour)^2 over its tokens.
-    """
-
-    entropy: float = float("nan")
-    nll: float = float("nan")
-    confidence: float = float("nan")
-    confidence_variance: float = float("nan")
-    drift: float = float("nan")
-
-    @classmethod
-    def of_tokens(cls, logps: FloatArray, behaviour_logps: FloatArray | None = None) -> "Scores":
-        """All but the entropy.
-
-        Args:
-            logps: of its tokens under the policy in question, (T,).
-            behaviour_logps: under the policy that produced it, (T,); None: that is the policy in question.
-        """
-        nll, confidence, variance = (float(values[0]) for values in scores_of_each([logps]))
-        apart = None if behaviour_logps is None else logps.astype(np.float64) - behaviour_logps
-        drift = 0.0 if apart is None else float(apart.dot(apart)) / len(logps)
-        return cls(nll=nll, confidence=confidence, confidence_variance=variance, drift=drift)
-
-
-def scores_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean of -log pi, and mean and variance of pi, over the tokens of each of n trajectories, (n,).
-
-    Args:
-        logps: of the tokens of each, (T_i,).
-    """
-    if not logps:
-        return np.zeros(0), np.zeros(0), np.zeros(0)
-    lengths = np.array([len(one) for one in logps])
-    starts = np.cumsum(lengths) - lengths
-    now = np.concatenate(logps).astype(np.float64)
-    nll = 0.0 - np.add.reduceat(now, starts) / lengths  # never -0.0, which a log does not keep
-    np.exp(now, out=now)
-    confidence = np.add.reduceat(now, starts) / lengths
-    now -= np.repeat(confidence, lengths)
-    return nll, confidence, np.add.reduceat(now * now, starts) / lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +130,7 @@ class Group:
 
     def __post_init__(self) -> None:
         outcomes = _frozen(self.outcomes, np.int8, f"group of question {self.question}: outcomes")
-        counts = [outcomes.ravel().tolist().count(kind) for kind in (RIGHT, WRONG, UNSCORABLE)]
+        counts = [outcomes.ravel().tolist().count(outcome) for outcome in (RIGHT, WRONG, UNSCORABLE)]
         if outcomes.ndim != 1 or outcomes.size == 0 or sum(counts) != outcomes.size:
             raise TrajectoryError(
                 f"group of question {self.question}: outcomes must have shape (m,), m >= 1, and hold "

@@ -1,56 +1,18 @@
 """Credit inside a group. What a reward is compared with is a *baseline*, one function of a group's rewards."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, overload
-
 import torch
 from torch import Tensor
 
 from ..config import BASELINES
-from ..errors import ConfigurationError
-
-Comparison = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """function: of rewards (G, K), NaN where unscorable, and replayed (G, K) bool, to what is subtracted, (G, K) or (G, 1).
-    apart: whether `scale="group"` takes the standard deviations of fresh and replayed members apart, too."""
-
-    function: Comparison
-    apart: bool = False
-
-
-@overload
-def register_baseline(
-    name: str, function: None = None, *, apart: bool = False
-) -> Callable[[Comparison], Comparison]: ...
-@overload
-def register_baseline(name: str, function: Comparison, *, apart: bool = False) -> Comparison: ...
-def register_baseline(name: str, function: Comparison | None = None, *, apart: bool = False) -> Any:
-    """Make a function a value of the option `baseline`; called plainly, or as a decorator. `Baseline` says what it maps.
-
-    Raises:
-        ConfigurationError: the name is taken.
-    """
-    BASELINES.check(name, function)
-
-    def register(function: Comparison) -> Comparison:
-        BASELINES.register(name, Baseline(function, apart))
-        return function
-
-    return register if function is None else register(function)
+from ..registry import register
+from .group_stats import check_baseline, deviation, mean_of
 
 
 def group_advantages(
-    rewards: Tensor,
-    positive_weight: float = 1.0,
-    scale: str = "none",
-    replayed: Tensor | None = None,
+    rewards: Tensor, positive_weight: float = 1.0, scale: str = "none", replayed: Tensor | None = None,
     baseline: str = "group",
-) -> Tensor:
-    """A_i = r_i - mean(r) over the group, the replayed member included; no division by the standard deviation
+) -> Tensor:  # fmt: skip
+    """Compute A_i = r_i - mean(r) over the group, the replayed member included; no division by the standard deviation
     [ExGRPO, sec. 3.2; Dr. GRPO]. Another `baseline` compares with something else.
 
     Members that are compared with rewards that are all alike (max == min) and equal theirs have an advantage of exactly 0,
@@ -70,107 +32,25 @@ def group_advantages(
         ConfigurationError: a baseline of one's own has no value for a scorable member, or the wrong shape.
     """
     replayed = torch.zeros_like(rewards, dtype=torch.bool) if replayed is None else replayed.bool()
-    found = BASELINES[baseline]
-    rule = found if isinstance(found, Baseline) else Baseline(found)
-    compared = rule.function(rewards, replayed)
+    rule = BASELINES[baseline]
+    compared = rule(rewards, replayed)
     scorable = ~rewards.isnan()
-    _check(compared, rewards, scorable, baseline)
+    check_baseline(compared, rewards, scorable, baseline)
     advantages = rewards - compared
     if scale == "group":
-        advantages = advantages / (_spread(rewards, replayed, rule.apart) + 1e-4)
+        advantages = advantages / (deviation(rewards, replayed, rule.traits["apart"]) + 1e-4)
     advantages = torch.where(scorable, advantages, 0.0)
     return weight_positive(advantages, positive_weight)
 
 
-def without_noise(rewards: Tensor, tolerance: Tensor) -> Tensor:
-    """Rewards of a group that are further apart than rounding can tell are left as they are; of those that are not, each
-    becomes the lowest of them, so that rewards that were meant to be equal are.
-
-    Args:
-        rewards: (G, K), NaN where unscorable.
-        tolerance: by how much rounding may part equal ones, (G, 1).
-    """
-    ordered, order = rewards.sort(1)  # NaN last
-    begins = torch.ones_like(ordered, dtype=torch.bool)
-    begins[:, 1:] = ~(ordered.diff(dim=1) <= tolerance)
-    places = torch.arange(rewards.size(1), device=rewards.device).expand_as(order)
-    lowest = torch.where(begins, places, 0).cummax(1).values
-    return torch.empty_like(rewards).scatter(1, order, ordered.gather(1, lowest))
-
-
-def are_alike(rewards: Tensor) -> Tensor:
-    """Of each group whether it has several scorable members whose rewards are all the same: no variance. (G, K) -> (G,)."""
-    scorable = ~rewards.isnan()
-    high = torch.where(scorable, rewards, -torch.inf).amax(1)
-    low = torch.where(scorable, rewards, torch.inf).amin(1)
-    return (high == low) & (scorable.sum(1) > 1)
-
-
 def weight_positive(advantages: Tensor, positive_weight: float) -> Tensor:
-    """Positive advantages times `positive_weight`; any shape."""
+    """Multiply positive advantages by `positive_weight`; any shape."""
     return torch.where(advantages > 0, advantages * positive_weight, advantages)
 
 
-def mean_of(rewards: Tensor, members: Tensor) -> Tensor:
-    """Mean of each group's scorable rewards among `members`, (G, K) bool; (G, 1), NaN where there is none.
-
-    Of rewards that are all alike it is that reward exactly; their sum divided by their number need not be.
-    """
-    counted = members & ~rewards.isnan()
-    high = torch.where(counted, rewards, -torch.inf).amax(1, keepdim=True)
-    low = torch.where(counted, rewards, torch.inf).amin(1, keepdim=True)
-    return torch.where(high == low, high, torch.where(members, rewards, torch.nan).nanmean(1, keepdim=True))
-
-
 def of_group(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """The mean of all members."""
+    """Return the mean of all members."""
     return mean_of(rewards, torch.ones_like(replayed))
 
 
-def of_fresh(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """The mean of the fresh members, for the replayed ones too; of all where no fresh member is scorable."""
-    fresh = mean_of(rewards, ~replayed)
-    return torch.where(fresh.isnan(), of_group(rewards, replayed), fresh)
-
-
-def of_own_part(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """Fresh members: the mean of the fresh; replayed ones: that of the replayed. The only replayed member of a group is
-    compared with itself and teaches nothing, so this is for `replays_per_group` above 1."""
-    return torch.where(replayed, mean_of(rewards, replayed), mean_of(rewards, ~replayed))
-
-
-def _spread(rewards: Tensor, replayed: Tensor, apart: bool) -> Tensor:
-    """Standard deviation of the group, or of a member's own part of it; (G, 1) or (G, K)."""
-    if not apart:
-        return _deviation(rewards, torch.ones_like(replayed))
-    return torch.where(replayed, _deviation(rewards, replayed), _deviation(rewards, ~replayed))
-
-
-def _deviation(rewards: Tensor, members: Tensor) -> Tensor:
-    """Standard deviation of each group's scorable rewards among `members`, (G, 1); 0 for one member or none."""
-    counted = members & ~rewards.isnan()
-    centred = torch.where(counted, rewards - mean_of(rewards, members), 0.0)
-    variance = centred.square().sum(1, keepdim=True) / (counted.sum(1, keepdim=True) - 1).clamp(min=1)
-    return variance.sqrt()
-
-
-def _check(compared: Any, rewards: Tensor, scorable: Tensor, baseline: str) -> None:
-    if not isinstance(compared, Tensor):
-        raise ConfigurationError(f"baseline={baseline!r} must give a tensor, but gave {compared!r}.")
-    if compared.shape not in (rewards.shape, (len(rewards), 1)):
-        raise ConfigurationError(
-            f"baseline={baseline!r} must give what each member is compared with, {tuple(rewards.shape)} or "
-            f"{(len(rewards), 1)}, but gave {tuple(compared.shape)}."
-        )
-    if (compared.isinf() & scorable).any():
-        raise ConfigurationError(f"baseline={baseline!r} must give finite numbers, but gave {compared}.")
-    if (compared.isnan() & scorable).any():
-        raise ConfigurationError(
-            f"baseline={baseline!r} must give a number for every member with a reward, but gave NaN. Unscorable members "
-            "have the reward NaN: leave them out, as exgrpo.objective.advantage.mean_of does."
-        )
-
-
-register_baseline("group", of_group)
-register_baseline("fresh", of_fresh)
-register_baseline("split", of_own_part, apart=True)
+register("baseline", "group", of_group)

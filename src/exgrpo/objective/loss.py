@@ -1,151 +1,154 @@
 """The mixed objective [ExGRPO, Eq. 4]: fresh tokens by PPO's clip, replayed tokens by a corrected ratio.
 
-The shares (1-rho) and rho of Eq. 4 arise from the batch's composition. Sums over tokens are divided by one number that
-the caller gives (Dr. GRPO: completions times the maximal completion length), so that the loss does not depend on how a
-batch is cut into micro-batches or ranks.
+    w_t = pi_theta(o_t) / pi_behaviour(o_t)
+    fresh:     min(w A, clip(w, 1 - eps, 1 + eps) A)
+    replayed:  f(w) A,  f(w) = w / (w + beta)
+
+Everything is computed from log w: no exponential can overflow. Sums over tokens are divided by one number that the caller
+gives (Dr. GRPO: completions times the maximal completion length), so that the loss does not depend on how a batch is cut into
+micro-batches or ranks. The shares (1 - rho) and rho of Eq. 4 arise from the batch's composition.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..config import ObjectiveConfig
+from ..config import CORRECTIONS, ObjectiveConfig
 from ..errors import ConfigurationError
-from .ratio import Terms, clipped, correction_named, log_ratio
+from ..registry import register
+from .stats import RatioStats, ratio_stats
+
+MAX_LOG_RATIO = 20.0
+"""PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
+(w = 4.9e8). Nowhere else is it bounded."""
 
 
 @dataclass(frozen=True)
-class RatioStats:
-    """Of each row, over its own tokens; all (B,), no gradient.
+class Terms:
+    """What a correction sees of the replayed tokens.
 
-    log_ratio: mean log w, NaN where a row has no token. log_sum: log of sum w, and log_sum_squares: log of sum w^2, -inf
-    there. tokens: how many. clamped: how many of them the correction cut.
+    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens.
+    logps: log pi_theta, (B, T), with gradient; 0 there too. Float32 at least, like all three.
+    advantages: (B, 1), or any shape that broadcasts to (B, T).
+    config: the constants of the corrections.
+    epsilon: of PPO's clip.
+    vocabulary: size V of the model's vocabulary, 0 if it is not known.
     """
 
-    log_ratio: Tensor
-    log_sum: Tensor
-    log_sum_squares: Tensor
-    tokens: Tensor
-    clamped: Tensor
+    log_w: Tensor
+    logps: Tensor
+    advantages: Tensor
+    config: ObjectiveConfig
+    epsilon: float = 0.2
+    vocabulary: int = 0
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """loss: scalar with gradient, to be minimised. per_token: (B, T), 0 where not replayed. stats: of log-ratios."""
+    """loss: scalar with gradient, to be minimised. per_token: (B, T), 0 where not replayed. stats: of the ratios."""
 
     loss: Tensor
     per_token: Tensor
     stats: RatioStats
 
 
-def replay_loss(
-    logps: Tensor,
-    behaviour_logps: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    replay_mask: Tensor,
-    config: ObjectiveConfig,
-    weights: Tensor | float,
-    epsilon: float = 0.2,
-    *,
-    vocabulary: int = 0,
-) -> LossOutput:
-    """The replayed part of the objective.
-
-    Args:
-        logps: log-probs of the tokens under the policy that is learned, with gradient, (B, T).
-        behaviour_logps: those under the policy that produced the trajectory, (B, T); read on replayed rows only.
-        advantages: (B,).
-        mask: 1 on the completion's own tokens, (B, T).
-        replay_mask: True on replayed rows, (B,).
-        config: which correction, and its constants.
-        weights: what each token's term is multiplied with, a number or (B, 1): the inverse of the normaliser.
-        epsilon: of PPO's clip, for `correction="clip"`.
-        vocabulary: size of the model's vocabulary, for `correction="likelihood"`.
-
-    Raises:
-        ConfigurationError: the correction needs the vocabulary and it is 0, or one of one's own gave something else than
-            one value per token.
-    """
-    tokens = mask.bool() & replay_mask[:, None]
-    log_w = log_ratio(logps, behaviour_logps, tokens)
-    own_logps = torch.where(tokens, logps, 0.0).to(log_w.dtype)
-    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
-    correction = correction_named(config.correction)
-    per_token = torch.where(tokens, -_one_each(correction.function(terms), tokens, config), 0.0)
-    with torch.no_grad():
-        cut = None if correction.clamped is None else _one_each(correction.clamped(terms), tokens, config)
-    return LossOutput((per_token * weights).sum(), per_token.detach(), ratio_stats(log_w.detach(), tokens, cut))
+def shaped(terms: Terms) -> Tensor:
+    """Return f(w) A as sigmoid(log w - log beta) A, (B, T). Its gradient with respect to log pi is beta w / (w + beta)^2 A
+    [ExGRPO, Eq. 4 and sec. 3.3]."""
+    return torch.sigmoid(terms.log_w - math.log(terms.config.shaping_beta)) * terms.advantages
 
 
-def _one_each(values: Tensor, tokens: Tensor, config: ObjectiveConfig) -> Tensor:
-    """The values, if they are one per token: another shape could be spread over the batch unseen."""
-    if values.shape != tokens.shape:
-        raise ConfigurationError(
-            f"correction={config.correction!r} must give one value per token, {tuple(tokens.shape)}, but gave "
-            f"{tuple(values.shape)}. Return a tensor shaped like terms.log_w; expand what is the same for a whole row."
-        )
-    return values
+register("correction", "shaped", shaped)
+
+
+def clipped(log_w: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """Return PPO's term by the sign of A, each branch bounded where the minimum is; an infinite epsilon leaves w A."""
+    high, low = clip_bounds(epsilon)
+    above = torch.exp(log_w.clamp(max=high))
+    below = torch.exp(log_w.clamp(min=low, max=MAX_LOG_RATIO))
+    return torch.where(advantages >= 0, above, below) * advantages
+
+
+def clip_bounds(epsilon: float) -> tuple[float, float]:
+    """Return the highest log w where A > 0 and the lowest where A < 0."""
+    return min(math.log1p(epsilon), MAX_LOG_RATIO), math.log1p(-epsilon) if epsilon < 1 else -math.inf
+
+
+def log_ratio(logps: Tensor, behaviour_logps: Tensor, mask: Tensor) -> Tensor:
+    """Return log w, exactly 0 outside the mask, whatever stands there; float32 at least. All (B, T)."""
+    dtype = torch.promote_types(logps.dtype, torch.float32)
+    return torch.where(mask.bool(), logps.to(dtype) - behaviour_logps.to(dtype), 0.0)
 
 
 def fresh_loss(
-    logps: Tensor,
-    old_logps: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    weights: Tensor | float,
+    logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor | float,
     epsilon: float | None = 0.2,
-) -> Tensor:
-    """PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; `epsilon` None leaves the ratio unclipped. Shapes as for
-    `replay_loss`; scalar, to be minimised."""
+) -> Tensor:  # fmt: skip
+    """Compute PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; `epsilon` None leaves the ratio unclipped. Shapes as
+    for `replay_loss`; scalar, to be minimised."""
     log_w = log_ratio(logps, old_logps, mask)
     gain = clipped(log_w, advantages[:, None].to(log_w.dtype), math.inf if epsilon is None else epsilon)
     return -(torch.where(mask.bool(), gain, 0.0) * weights).sum()
 
 
+def replay_loss(
+    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor, config: ObjectiveConfig,
+    weights: Tensor | float, epsilon: float = 0.2, *, vocabulary: int = 0,
+) -> LossOutput:  # fmt: skip
+    """Compute the replayed term of the objective [ExGRPO, Eq. 4].
+
+    Args:
+        logps: log-probs of the tokens under the policy that is trained, with gradient, (B, T).
+        behaviour_logps: those under the policy that produced the trajectory, (B, T); read on replayed rows only.
+        advantages: (B,).
+        mask: 1 on the tokens that the policy wrote, (B, T).
+        replay_mask: True on replayed rows, (B,).
+        config: which correction, and its constants.
+        weights: factor of each token's term, a number or (B, 1): the inverse of the normaliser.
+        epsilon: of PPO's clip, for `correction="clip"`.
+        vocabulary: size of the model's vocabulary, for `correction="likelihood"`.
+
+    Raises:
+        ConfigurationError: the correction needs the vocabulary and it is 0, or a user's one did not return one value per
+            token.
+    """
+    tokens = mask.bool() & replay_mask[:, None]
+    log_w = log_ratio(logps, behaviour_logps, tokens)
+    own_logps = torch.where(tokens, logps, 0.0).to(log_w.dtype)
+    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
+    correction = CORRECTIONS[config.correction]
+    per_token = torch.where(tokens, -_per_token(correction, terms, tokens), 0.0)
+    with torch.no_grad():
+        cut = correction.traits["clamped"]
+        clamped = None if cut is None else _per_token(cut, terms, tokens)
+    stats = ratio_stats(log_w.detach(), tokens, clamped)
+    return LossOutput((per_token * weights).sum(), per_token.detach(), stats)
+
+
+def _per_token(rule: Callable[[Terms], Tensor], terms: Terms, tokens: Tensor) -> Tensor:
+    """Return what a rule answers, if it is one value per token: another shape could be spread over the batch unseen."""
+    values = rule(terms)
+    if values.shape != tokens.shape:
+        raise ConfigurationError(
+            f"correction={terms.config.correction!r} must give one value per token, {tuple(tokens.shape)}, but gave "
+            f"{tuple(values.shape)}. Return a tensor shaped like terms.log_w; expand what is the same for a whole row."
+        )
+    return values
+
+
 def mixed_loss(
-    logps: Tensor,
-    old_logps: Tensor,
-    behaviour_logps: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    replay_mask: Tensor,
-    config: ObjectiveConfig,
-    max_completion_length: int,
-    epsilon: float = 0.2,
-    *,
-    vocabulary: int = 0,
-) -> Tensor:
-    """Both parts, with Dr. GRPO's normaliser: the whole objective for a loop of one's own. Shapes as for `replay_loss`;
-    scalar, to be minimised. Under micro-batches multiply by micro-batch size over batch size."""
+    logps: Tensor, old_logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor,
+    config: ObjectiveConfig, max_completion_length: int, epsilon: float = 0.2, *, vocabulary: int = 0,
+) -> Tensor:  # fmt: skip
+    """Compute the whole objective with Dr. GRPO's normaliser, for a loop of one's own. Shapes as for `replay_loss`; scalar,
+    to be minimised. Under micro-batches multiply by micro-batch size over batch size."""
     weight = 1.0 / (logps.shape[0] * max_completion_length)
     fresh = torch.where(replay_mask[:, None], 0, mask)
+    clip = epsilon if config.clip_fresh else None
     replayed = replay_loss(
         logps, behaviour_logps, advantages, mask, replay_mask, config, weight, epsilon, vocabulary=vocabulary
     )
-    return (
-        fresh_loss(logps, old_logps, advantages, fresh, weight, epsilon if config.clip_fresh else None) + replayed.loss
-    )
-
-
-def ratio_stats(log_w: Tensor, tokens: Tensor, clamped: Tensor | None = None) -> RatioStats:
-    """Per row; all (B, T). clamped: where the correction cut, nowhere if it is not given."""
-    count = tokens.sum(1)
-    inside = torch.where(tokens, log_w, -math.inf)
-    return RatioStats(
-        torch.where(tokens, log_w, 0.0).sum(1) / count,
-        inside.logsumexp(1),
-        (2 * inside).logsumexp(1),
-        count,
-        torch.zeros_like(count) if clamped is None else (clamped.bool() & tokens).sum(1),
-    )
-
-
-def effective_sample_size(log_sum: Tensor, log_sum_squares: Tensor, tokens: Tensor) -> float:
-    """(sum w)^2 / (n sum w^2) over the tokens of all given rows, in (0, 1]; NaN where there are none."""
-    n = tokens.sum()
-    if not n:
-        return math.nan
-    return float(torch.exp(2 * log_sum.logsumexp(0) - log_sum_squares.logsumexp(0)) / n)
+    return fresh_loss(logps, old_logps, advantages, fresh, weight, clip) + replayed.loss

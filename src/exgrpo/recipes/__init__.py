@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .entropy import compute_entropy
-    from .entropy_guided import DifficultyBucketer, SelectiveReplay
+    from .entropy_guided import DifficultyBucketer
     from .experience_scorer import ExperienceScore, ExperienceScorer
     from .rollouts import Rollouts, compute_grpo_loss, compute_importance_weights
+    from .selective_replay import SelectiveReplay
     from .trajectory_buffer import Sample, TrajectoryBuffer
 
 __all__ = [
@@ -28,7 +29,7 @@ _HOMES = {
     "ExperienceScorer": "experience_scorer",
     "Rollouts": "rollouts",
     "Sample": "trajectory_buffer",
-    "SelectiveReplay": "entropy_guided",
+    "SelectiveReplay": "selective_replay",
     "TrajectoryBuffer": "trajectory_buffer",
     "compute_entropy": "entropy",
     "compute_grpo_loss": "rollouts",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigurationError
 from ..objective import fresh_loss, group_advantages
-from ..objective.ratio import MAX_LOG_RATIO, log_ratio
+from ..objective.loss import MAX_LOG_RATIO, log_ratio
 from .entropy_guided import check
 from .stored import SampledRollouts
 

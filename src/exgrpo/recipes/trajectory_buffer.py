@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from ..config import ReplayConfig
 from ..experience.buffer import ExperienceBuffer
 from ..experience.difficulty import bucket_of
+from ..experience.policy_stats import PolicyStats
 from ..experience.replayed import BY_QUESTION, FILL, restore, snapshot_of
-from ..experience.trajectory import FloatArray, IntArray, Scores, Trajectory
-from ..replay.questions import Eligible, draw_questions
+from ..experience.trajectory import FloatArray, IntArray, Trajectory
+from ..replay.choice import choose, eligible_questions, eligible_trajectories
 from ..replay.rng import QUESTIONS, TRAJECTORIES, generator_for
-from ..replay.trajectories import allowed, choose, eligible_questions
+from ..replay.sampling import Eligible, draw_questions
 from .entropy_guided import (
     DifficultyBucketer,
     Range,
@@ -244,7 +245,7 @@ class TrajectoryBuffer:
         if eligible is not None:
             questions = questions[eligible(questions)]
         candidates = replace(self.experience.candidates(questions, 0, rng), config=config)
-        qualifies = allowed(candidates, "plan")
+        qualifies = eligible_trajectories(candidates, "plan")
         slots = candidates.slots[qualifies]
         shares = None
         if config.question_choice == "tiers" and slots.size:
@@ -269,7 +270,7 @@ class TrajectoryBuffer:
         return eligible
 
     def _sample(self, slots: list[int]) -> Sample:
-        records = self.experience.index.records[slots]
+        records = self.experience.table.records[slots]
         rollouts: list[StoredRollout] = self.experience.get_many(slots)  # type: ignore[assignment]
         questions = records["question"].astype(np.int64)
         prompts = [self.difficulty.prompts[question] for question in questions]
@@ -302,6 +303,6 @@ class TrajectoryBuffer:
         return new
 
 
-def _no_scorer(trajectories: Sequence[Trajectory]) -> Sequence[Scores]:
+def _no_scorer(trajectories: Sequence[Trajectory]) -> Sequence[PolicyStats]:
     """Entropies are those that were stored: no choice of the recipe measures."""
     raise AssertionError("nothing is measured again with entropy_refresh='stored'")

@@ -1,8 +1,11 @@
 """What is replayed, and when."""
 
-from .plan import BY_THE_COIN, Choice, ReplayPlanner, Rescue, StepPlan, expected_of, share_of
+from .counts import BY_THE_COIN, expected_count, replay_count
+from .plan import ReplayedTrajectory, Rescue, StepPlan
+from .planner import ReplayPlanner
 from .stream import FreshStream
 
 __all__ = [
-    "BY_THE_COIN", "Choice", "FreshStream", "ReplayPlanner", "Rescue", "StepPlan", "expected_of", "share_of",
+    "BY_THE_COIN", "FreshStream", "ReplayPlanner", "ReplayedTrajectory", "Rescue", "StepPlan", "expected_count",
+    "replay_count",
 ]  # fmt: skip

@@ -3,11 +3,15 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..config import ReplayConfig
 
 Counts = tuple[float, int]
 """Of a generation: right and scorable fresh completions."""
 
 
+@dataclass
 class Gate:
     """Opens when all given conditions hold at once, and stays open.
 
@@ -23,30 +27,29 @@ class Gate:
         recent: of the latest generations that together hold as many, the oldest first.
     """
 
-    def __init__(
-        self,
-        start_pass_at_1: float,
-        start_step: int = 0,
-        start_epoch: float = 0.0,
-        start_size: int = 0,
-        start_completions: int = 1,
-    ):
-        self.start_pass_at_1 = start_pass_at_1
-        self.start_step = start_step
-        self.start_epoch = start_epoch
-        self.start_size = start_size
-        self.start_completions = start_completions
-        self.open = False
-        self.recent: deque[Counts] = deque()
+    start_pass_at_1: float
+    start_step: int = 0
+    start_epoch: float = 0.0
+    start_size: int = 0
+    start_completions: int = 1
+    open: bool = field(default=False, init=False)
+    recent: deque[Counts] = field(default_factory=deque, init=False)
+
+    @classmethod
+    def of(cls, config: ReplayConfig) -> "Gate":
+        """Make the gate that a configuration asks for."""
+        return cls(
+            config.start_pass_at_1, config.start_step, config.start_epoch, config.start_size, config.start_completions
+        )
 
     def look_back_on(self, generations: Iterable[Counts]) -> None:
-        """Nothing but these was seen, the oldest first."""
+        """Forget all but these, the oldest first."""
         self.recent.clear()
         for right, scorable in generations:
             self.saw(right, scorable)
 
     def saw(self, right: float, scorable: int) -> None:
-        """What the fresh completions of a generation were worth."""
+        """Count what the fresh completions of an iteration were worth."""
         if not scorable:
             return
         self.recent.append((right, scorable))

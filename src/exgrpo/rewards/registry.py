@@ -5,7 +5,8 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 
 from ..errors import ConfigurationError, MissingExtraError
-from ..registry import did_you_mean, imported, spelled
+from ..registry import imported
+from ..spelling import did_you_mean, spelled
 
 RewardFunction = Callable[..., list[float | None]]
 

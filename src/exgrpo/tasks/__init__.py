@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..registry import did_you_mean, spelled
+from ..spelling import did_you_mean, spelled
 from .base import Family, Question, Task
 from .chains import Chains
 from .countdown import Countdown

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, DatasetError, MissingExtraError
-from ..registry import did_you_mean
+from ..spelling import did_you_mean
 from .local_files import find_files, read_file
 
 if TYPE_CHECKING:

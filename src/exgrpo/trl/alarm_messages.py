@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import ReplayConfig
-from ..replay import expected_of
+from ..replay import expected_count as expected_of
 
 Values = Mapping[str, float]
 """A training log, without what is not a finite number."""

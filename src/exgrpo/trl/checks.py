@@ -11,11 +11,11 @@ from packaging.version import Version
 from torch import nn
 
 from ..config import ReplayConfig
-from ..effects import without_effect
 from ..errors import ConfigurationError, DatasetError, HostVersionError
 from ..experience.quality import Embedder
 from ..experience.trajectory import IntArray
 from ..log import FILE_NAME, PRIVATE_NAME
+from ..unused_options import without_effect
 from .embedding import TextEncoder
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ..log import FILE_NAME, PRIVATE_NAME
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
 from .metric_table import SHOWN
 
-CORE_FIELDS = (*REPLAY_FIELDS, *OBJECTIVE_FIELDS)
+CORE_FIELDS = tuple(dict.fromkeys((*REPLAY_FIELDS, *OBJECTIVE_FIELDS)))
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
@@ -68,6 +68,8 @@ class ExGRPOConfig(GRPOConfig):
 
     The options, with their meaning and defaults, are those of [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
     """
+
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "rule_options"]
 
     loss_type: str = field(
         default="dr_grpo",
@@ -144,6 +146,7 @@ class ExGRPOConfig(GRPOConfig):
     clip_fresh: bool | None = _core("clip_fresh")
     baseline: str | None = _core("baseline")
     positive_weight: float | None = _core("positive_weight")
+    rule_options: dict[str, Any] | str | None = _core("rule_options")  # noqa: RUF009
 
     correctness_function: str | None = field(
         default=None,

@@ -23,7 +23,8 @@ from ..experience.store import MemoryStore, TrajectoryStore
 from ..log import FILE_NAME, LogReader, LogWriter, Origin, Position, log_in, rebuild
 from ..log.connection import WriterLock, put_in_place
 from ..log.filesystem import is_shared
-from ..replay import Choice, FreshStream, ReplayPlanner
+from ..replay import FreshStream, ReplayPlanner
+from ..replay import ReplayedTrajectory as Choice
 from . import origin as origins
 from .checkpoint import CheckpointFacts, SavedBlock, load_block, serials_of, unpacked
 from .generation import Generation, merge

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
-from ..objective.loss import RatioStats, effective_sample_size
-from ..replay.plan import Choice, StepPlan
+from ..experience.policy_stats import PolicyStats as Scores
+from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, Group, IntArray, Trajectory
+from ..objective.stats import RatioStats, effective_sample_size
+from ..replay.plan import ReplayedTrajectory as Choice
+from ..replay.plan import StepPlan
 
 NO_LOGP = float("nan")
 """The sampling log-prob of a token that was not sampled now; TRL leaves such out of its vLLM statistics and ratios."""

@@ -12,8 +12,8 @@ from ..config import ObjectiveConfig
 from ..experience.difficulty import EASY, HARD, MEDIUM, UNSOLVED, tier_of
 from ..experience.trajectory import RIGHT, UNSCORABLE
 from ..objective import effective_sample_size, gradient_weights, weight_positive
-from ..objective.ratio import MAX_LOG_RATIO
-from ..replay.plan import ReplayPlanner
+from ..objective.loss import MAX_LOG_RATIO
+from ..replay import ReplayPlanner
 from .generation import Generation
 
 MAX_BUCKET_METRICS = 16

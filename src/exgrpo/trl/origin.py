@@ -15,7 +15,7 @@ from torch import nn
 from .. import __version__
 from ..archive.transfer import Bounds
 from ..config import ADMISSIONS
-from ..experience.admission import Completion
+from ..experience.contexts import AdmissionCandidate as Completion
 from ..experience.trajectory import FloatArray, Trajectory
 from ..log import Origin
 from .embedding import TextEncoder

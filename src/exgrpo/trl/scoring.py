@@ -9,7 +9,8 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 
-from ..experience.trajectory import Scores, Trajectory
+from ..experience.policy_stats import PolicyStats as Scores
+from ..experience.trajectory import Trajectory
 
 POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "positions_embed")
 """Modules of absolute positions, where a model cannot be asked."""

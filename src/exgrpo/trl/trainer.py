@@ -28,9 +28,11 @@ from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
+from ..experience.policy_stats import PolicyStats as Scores
 from ..experience.quality import Embedder
-from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
+from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Trajectory
 from ..objective import are_alike, group_advantages, weight_positive, without_noise
+from ..registry import resolve_rules
 from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
 from . import checks
@@ -110,6 +112,7 @@ class ExGRPOTrainer(MixedLossTrainer):
         checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
+        resolve_rules(config.replay, config.objective)
         checks.check_columns(given)
         checks.check_upload(config)
         checks.check_rewards(given, config)

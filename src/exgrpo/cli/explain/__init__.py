@@ -4,14 +4,16 @@ Here stand the arguments; the figures are made in `figures`. Imports nothing hea
 """
 
 import argparse
+import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ...config import ObjectiveConfig, ReplayConfig
 from ...errors import ConfigurationError
 from ...presets import PRESETS, resolve
+from ...registry import resolve_rules
 from ...yaml_file import with_numbers
 from ..experience import RUN, log_path
 from ..main import UsageError
@@ -48,6 +50,7 @@ def explain(args: argparse.Namespace) -> int:
     args.preset = args.preset or "exgrpo"
     try:
         replay, objective = resolve(args.preset, **given)
+        resolve_rules(replay, objective)
     except ConfigurationError as error:
         raise UsageError(str(error)) from error
     from ..experience.output import write_json
@@ -200,6 +203,16 @@ def boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def mapping(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object, but is {text!r}: {error}") from error
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, but is {text!r}")
+    return found
+
+
 def shares(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -214,4 +227,6 @@ class _Shares(argparse.Action):
         setattr(namespace, self.dest, tuple(number for part in values for number in part))
 
 
-_READERS: dict[Any, Any] = {str: str, int: int, float: float, bool: boolean, tuple[float, ...]: shares}
+_READERS: dict[Any, Any] = {
+    str: str, int: int, float: float, bool: boolean, tuple[float, ...]: shares, Mapping[str, Any] | None: mapping,
+}  # fmt: skip

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...config import SCHEDULES
+from ...config import QUESTION_SAMPLERS, SCHEDULES
 from ...experience.difficulty import tier_of
-from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Scores, Trajectory
-from ...replay import Choice, StepPlan, share_of
-from ...replay.questions import Eligible, bucket_probabilities, pools_of, sampler_named
-from ...replay.trajectories import Scorer, eligible_questions
+from ...experience.policy_stats import PolicyStats
+from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Trajectory
+from ...replay import ReplayedTrajectory, StepPlan, replay_count
+from ...replay.choice import Scorer, eligible_questions
+from ...replay.sampling import Eligible, bucket_probabilities, pools_of
 from .pool import MADE_UP, Pool, stream_of
 
 MAX_ROWS = 17
@@ -37,12 +38,14 @@ class Table:
 
     def __init__(self, pool: Pool):
         self.pool, self.buffer, self.config = pool, pool.buffer, pool.planner.config
-        self.sampler = sampler_named(self.config.question_choice)
+        self.sampler = QUESTION_SAMPLERS[self.config.question_choice]
         self.labels = self._labels()
         pools = self._pools()
-        looks_at_each = self.sampler.per_question or self._rule() is not None or self.config.difficulty == "spread"
+        looks_at_each = (
+            self.sampler.traits["per_question"] or self._rule() is not None or self.config.difficulty == "spread"
+        )
         self.looks_at_each = looks_at_each or self.config.mixing == "rescue"
-        weights = [np.where(p.strata.sizes > 0, self.sampler.weigh(p.strata), np.nan) for p in pools]
+        weights = [np.where(p.strata.sizes > 0, self.sampler(p.strata), np.nan) for p in pools]
         self._rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
         self._chances = [self._chances_of(w, room) for w, room in zip(weights, self._rooms, strict=True)]
         self._rows = [self.row_of(p.strata.accuracy) for p in pools]
@@ -65,11 +68,13 @@ class Table:
 
     def _chances_of(self, log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray | None:
         """With which a draw comes from each stratum; None where each question is a stratum of its own."""
-        if self.sampler.per_question:
+        if self.sampler.traits["per_question"]:
             return None
         if not room.sum():
             return np.zeros(len(room))
-        return np.asarray(room / room.sum()) if self.sampler.alike else bucket_probabilities(log_weights, room)
+        return (
+            np.asarray(room / room.sum()) if self.sampler.traits["uniform"] else bucket_probabilities(log_weights, room)
+        )
 
     def _labels(self) -> list[str]:
         config, r = self.config, self.buffer.resolution
@@ -117,7 +122,7 @@ class Table:
             for chances, room in zip(self._chances, self._rooms, strict=True)
             if chances is not None
         ]
-        if any(narrow) and not self.sampler.alike:
+        if any(narrow) and not self.sampler.traits["uniform"]:
             return None
         return np.asarray(min(n, int(self.available.sum())) * weights)
 
@@ -150,7 +155,7 @@ class Drawn:
     """
 
     questions: IntArray
-    chosen: tuple[tuple[Choice, ...], ...]
+    chosen: tuple[tuple[ReplayedTrajectory, ...], ...]
     measured: int
     refused: int
     fresh: IntArray
@@ -195,13 +200,13 @@ class Rehearsals:
             return self.batch
         if self.rescues:
             return 0
-        return share_of(self.batch, SCHEDULES[config.schedule](config.replay_share, self.epoch, config))
+        return replay_count(self.batch, SCHEDULES[config.schedule](config.replay_share, self.epoch, config))
 
     def _rehearse(self, number: int) -> Iterator[Drawn]:
         pool, planner, asked = self.pool, self.pool.planner, [0]
         first, n = planner.generation, pool.buffer.num_questions
 
-        def score(trajectories: Sequence[Trajectory]) -> list[Scores]:
+        def score(trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
             asked[0] += len(trajectories)
             return pool.score(trajectories)
 
@@ -218,7 +223,9 @@ class Rehearsals:
             questions = plan.questions[plan.replayed] if plan.replayed.any() else of_chosen
             yield Drawn(questions, chosen, asked[0], plan.refused, plan.questions[~plan.replayed])
 
-    def _rescues(self, plan: StepPlan, rng: np.random.Generator, score: Scorer) -> tuple[tuple[Choice, ...], ...]:
+    def _rescues(
+        self, plan: StepPlan, rng: np.random.Generator, score: Scorer
+    ) -> tuple[tuple[ReplayedTrajectory, ...], ...]:
         """What is put into groups that fail by chance, each completion right with the accuracy of its question."""
         if not self.rescues:
             return ()

@@ -12,7 +12,7 @@ import numpy as np
 from ...config import ObjectiveConfig, ReplayConfig
 from ...objective import gradient_weights, net_push
 from ...presets import PRESETS
-from ...replay import BY_THE_COIN, Choice
+from ...replay import BY_THE_COIN, ReplayedTrajectory
 from .draws import Rehearsals, Table
 from .pool import Pool, probability_of, with_everything_open
 
@@ -177,8 +177,8 @@ def _examples(rehearsals: Rehearsals) -> list[dict[str, Any]]:
     return [_example(pool, table, choices) for choices in first[:EXAMPLES]]
 
 
-def _example(pool: Pool, table: Table, choices: tuple[Choice, ...]) -> dict[str, Any]:
-    question, records = choices[0].trajectory.question, pool.buffer.index.records
+def _example(pool: Pool, table: Table, choices: tuple[ReplayedTrajectory, ...]) -> dict[str, Any]:
+    question, records = choices[0].trajectory.question, pool.buffer.table.records
     serials = {choice.serial for choice in choices}
     stored = [
         {

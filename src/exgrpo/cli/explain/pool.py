@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ...config import SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
-from ...experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
+from ...experience.policy_stats import PolicyStats
+from ...experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Trajectory
 from ...log import rebuild
 from ...log.rebuild import size_of
-from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_of
+from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_count
 from ...replay.gate import Gate
 from ..experience.look import one_moment
 
@@ -31,7 +32,7 @@ TOKENS, DIMENSION, TYPES = 8, 16, 3
 class Rehearsal(ReplayPlanner):
     """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
 
-    def _mark(self, slots: IntArray, records: NDArray[Any], generation: int, step: int, moment: str) -> None:
+    def mark(self, slots: IntArray, records: NDArray[Any], iteration: int, step: int, stage: str) -> None:
         """Nothing: the experience stays as it is."""
 
 
@@ -64,7 +65,7 @@ class StandIns:
     def _get(self, serial: int) -> Trajectory:
         if serial not in self._trajectories:
             assert self._buffer is not None
-            record = self._buffer.index.records[self._slots[serial]]
+            record = self._buffer.table.records[self._slots[serial]]
             one = np.zeros(1)
             made = Trajectory(int(record["question"]), one.astype(int), one, one, int(record["step"]))
             self.put_many([serial], [made])
@@ -98,22 +99,22 @@ class Pool:
     @contextlib.contextmanager
     def unmeasured(self) -> Iterator[None]:
         """What is measured inside is forgotten, and the counter of generations goes back."""
-        records, generation = self.buffer.index.records, self.planner.generation
+        records, generation = self.buffer.table.records, self.planner.generation
         before = {name: records[name].copy() for name in MEASURED}
         yield
         self.planner.generation = generation
         for name, values in before.items():
             records[name] = values
 
-    def score(self, trajectories: Sequence[Trajectory]) -> list[Scores]:
+    def score(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
         """What measuring would say: what was measured last; the drift of a made-up one grows with its age."""
-        records = self.buffer.index.records
+        records = self.buffer.table.records
         found = []
         for trajectory in trajectories:
             slot = self.buffer.find(trajectory.question, self.store.serial_of[trajectory])
             assert slot is not None
             entropy, age = float(records["entropy"][slot]), self.step - trajectory.step
-            found.append(Scores(entropy, drift=DRIFT_A_STEP * age if self.path is None else float("nan")))
+            found.append(PolicyStats(entropy, drift=DRIFT_A_STEP * age if self.path is None else float("nan")))
         return found
 
 
@@ -238,7 +239,7 @@ def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | No
         return float(schedule(config.replay_probability, epoch, config))
     if not config.replays_questions:
         return None
-    expected = expected_of(batch, schedule(config.replay_share, epoch, config))
+    expected = expected_count(batch, schedule(config.replay_share, epoch, config))
     return expected if 0 < expected < 1 else None
 
 

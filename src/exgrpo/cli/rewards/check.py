@@ -4,9 +4,9 @@ import argparse
 import shlex
 from typing import Any
 
-from ...registry import spelled
 from ...rewards import TRL_REWARDS, get_reward
 from ...rewards.check import GoldReport, check_golds
+from ...spelling import spelled
 from ..environment import require
 from ..experience.output import write, write_facts, write_json, write_table
 from ..main import UsageError

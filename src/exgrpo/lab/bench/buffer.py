@@ -14,8 +14,8 @@ import numpy as np
 from ...cli.experience.output import write, write_table
 from ...config import ReplayConfig
 from ...experience import ExperienceBuffer, Group, Trajectory
+from ...experience.policy_stats import PolicyStats
 from ...experience.replayed import restore, snapshot_of
-from ...experience.trajectory import Scores
 from ...replay import FreshStream, ReplayPlanner, StepPlan
 from .machine import resident
 from .process import in_a_process
@@ -24,7 +24,7 @@ B, K, PER_QUESTION, TOKENS = 64, 8, 10, 8
 NEW = 2 * B
 CHOICES = ("lowest_entropy", "random")
 PACKAGES = ("torchrl", "tensordict")
-SAME = Scores(1.0)
+SAME = PolicyStats(1.0)
 
 
 class OneTrajectoryStore:

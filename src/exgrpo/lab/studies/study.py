@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ...config import ReplayConfig
+from ...config import ObjectiveConfig, ReplayConfig
 from ...errors import ConfigurationError
 from ...presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, resolve
 from .regime import Regime
@@ -32,7 +32,7 @@ SHORT = {"steps": 8, "eval_questions": 48, "num_samples": 4, "evaluations": 2, "
 """Sizes of a shortened study, at most: with fewer warm-up batches the policies have no success yet, and nothing is replayed."""
 
 
-NEWER = ("retired_in_stream", "start_completions")
+NEWER = ("retired_in_stream", "start_completions", "rule_options")
 """Options that came after the first results that are kept: they count where they are not the default."""
 
 
@@ -91,16 +91,18 @@ class Cell:
         ours = {name: value for name, value in self.arm.options.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
         replay, objective = resolve(self.arm.preset, **ours)
         return {
-            "replay": {
-                name: value
-                for name, value in asdict(replay).items()
-                if name not in NEWER or value != getattr(ReplayConfig, name)
-            },
-            "objective": asdict(objective),
+            "replay": _deciding(replay),
+            "objective": _deciding(objective),
             "options": dict(self.arm.options),
             "start": ours.get("start_pass_at_1", 0.0),
             "budget": self.arm.budget,
         }
+
+
+def _deciding(config: ReplayConfig | ObjectiveConfig) -> dict[str, Any]:
+    """Return the options that decide a result, those that came later only where they are set."""
+    rows = asdict(config).items()
+    return {name: value for name, value in rows if name not in NEWER or value != getattr(type(config), name)}
 
 
 @dataclass(frozen=True)

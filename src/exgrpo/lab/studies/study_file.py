@@ -10,7 +10,8 @@ from typing import Any
 
 from ...errors import ConfigurationError
 from ...presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
-from ...registry import did_you_mean, spelled
+from ...registry import resolve_rules
+from ...spelling import did_you_mean, spelled
 from ...yaml_file import read_yaml, with_numbers
 from .regime import Regime, positive_number
 from .study import START, Arm, Setting, Study
@@ -171,7 +172,8 @@ def _check_options(options: Mapping[str, Any], preset: str, where: str) -> None:
     for name in options.keys() - ours.keys():
         HOST_OPTIONS[name](f"{where}: `{name}`", options[name])
     try:
-        replay, _ = resolve(preset, **ours)
+        replay, objective = resolve(preset, **ours)
+        resolve_rules(replay, objective)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     if replay.uses_quality:

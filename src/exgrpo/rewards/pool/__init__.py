@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ConfigurationError, ExGRPOError
-from .dispatch import Dispatcher, Job, Scored
+from .dispatch import Dispatcher
+from .job import Job, Scored
 from .worker import call, pack, reason, unpack
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,10 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigurationError, ExGRPOError
+from .job import Job, Scored
 from .process import Worker, search_path
 from .worker import unpack
 
@@ -30,33 +28,6 @@ FIRST_CHUNK, MAX_CHUNK = 16, 512  # calls
 MAX_CHUNK_CHARS = 1 << 20  # but at least one call
 PATIENCE = 10.0  # seconds for killed processes to be gone
 LATE = 1.0  # seconds that this thread may be late before its own absence is no longer counted against a call
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What came of one call: `value`, or why there is none in `failure`.
-
-    A failure is `time limit of 5 s`, `memory limit of 512 MB`, `raised ValueError: ...`, `returned ...` (no plain value)
-    or `worker died (SIGSEGV)`.
-    """
-
-    value: Any = None
-    failure: str | None = None
-
-
-@dataclass(eq=False)
-class Job:
-    """Calls of one function, as JSON, that one caller waits for."""
-
-    function: str
-    calls: Sequence[str]
-    time_limit: float
-    future: "Future[list[Scored]]" = field(default_factory=Future)
-
-    def __post_init__(self) -> None:
-        self.results: list[Scored | None] = [None] * len(self.calls)
-        self.pending = deque(range(len(self.calls)))
-        self.left = len(self.calls)
 
 
 class Dispatcher:

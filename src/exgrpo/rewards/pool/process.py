@@ -7,10 +7,8 @@ import subprocess
 import sys
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .dispatch import Job
+from .job import Job
 
 SCRIPT = Path(__file__).with_name("worker.py")
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from exgrpo import PRESETS, ObjectiveConfig, ReplayConfig, resolve
-from exgrpo.effects import HOLDS, IDLE, without_effect
+from exgrpo.unused_options import without_effect
 
 
 def idle(preset="exgrpo", **options):
@@ -20,10 +20,7 @@ def test_a_preset_itself_sets_nothing_in_vain(preset):
     for config, base in ((replay, base_replay), (objective, base_objective)):
         for f in fields(config):
             if getattr(config, f.name) != getattr(base, f.name) and f.name not in ("truncation",):
-                effective = f.name not in IDLE.get(replay.mixing, ()) and HOLDS.get(f.name, lambda r, o: True)(
-                    replay, objective
-                )
-                assert effective, f.name
+                assert f.metadata["used_if"](replay, objective), f.name
 
 
 @pytest.mark.parametrize(
@@ -56,9 +53,3 @@ def test_a_preset_itself_sets_nothing_in_vain(preset):
 )
 def test_what_is_set_in_vain(preset, options, expected):
     assert idle(preset, **options) == expected
-
-
-def test_the_rules_name_options_that_exist():
-    names = {f.name for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
-    assert set(HOLDS) <= names
-    assert set().union(*IDLE.values()) <= names

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from ..config import SCHEDULES, ReplayConfig
 from ..errors import ConfigurationError
 from ..experience.trajectory import FloatArray
 
 
-def answer(option: str, name: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
-    """An answer as float64 of the shape that was asked for.
+def checked(option: str, name: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
+    """Return an answer as float64 of the shape that was asked for.
 
     Raises:
         ConfigurationError: it has another shape, or holds no numbers.
@@ -25,9 +26,10 @@ def answer(option: str, name: str, given: Any, shape: tuple[int, ...]) -> FloatA
     return values
 
 
-def share(name: str, given: Any) -> float:
-    """A share that a schedule answers with."""
-    value = answer("schedule", name, given, ())
+def share_now(config: ReplayConfig, share: float, epoch: float) -> float:
+    """Return what the schedule makes of a share at this epoch."""
+    name, given = config.schedule, SCHEDULES[config.schedule](share, epoch, config)
+    value = checked("schedule", name, given, ())
     if not 0 <= value <= 1:
         raise ConfigurationError(f"schedule {name!r} must answer with a share in [0, 1], but gave {given!r}.")
     return float(value)

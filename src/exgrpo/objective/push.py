@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import ObjectiveConfig
+from ..config import CORRECTIONS, ObjectiveConfig
 from ..errors import ConfigurationError
 from .advantage import group_advantages
-from .ratio import Terms, correction_named
+from .loss import Terms
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def gradient_weights(
     with torch.enable_grad():
         change = torch.zeros_like(log_w, requires_grad=True)  # of log pi
         terms = Terms(log_w + change, log_pi + change, given, config, epsilon, vocabulary)
-        gain = correction_named(config.correction).function(terms).sum()
+        gain = CORRECTIONS[config.correction](terms).sum()
         if not gain.requires_grad:
             return [0.0] * len(w)
         (gradient,) = torch.autograd.grad(gain, change)

@@ -1,4 +1,4 @@
-"""The index of stored trajectories: one record of 56 bytes each, found by question or by age.
+"""The table of stored trajectories: one record of 56 bytes each, found by question or by age.
 
 A batch takes time in proportion to itself; only `live`, `older_than` and, once in many batches, `oldest` look at the whole
 pool. Token arrays are elsewhere.
@@ -29,7 +29,7 @@ KEPT = RECORD.names or ()
 """What a snapshot holds of each record."""
 
 
-class TrajectoryIndex:
+class TrajectoryTable:
     """Records of trajectories in slots; a slot is used again, a serial never.
 
     Args:
@@ -212,7 +212,7 @@ class TrajectoryIndex:
         return kept | {"next_serial": np.array(self.next_serial, np.int64)}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Become what another index was; this one must be empty."""
+        """Become what another table was; this one must be empty."""
         n = self._num_slots = len(snapshot["serial"])
         self.records = np.zeros(max(16, n), RECORD)
         for name in KEPT:
@@ -234,4 +234,4 @@ def plain(values: Any) -> FloatArray:
     return np.where(values == values, values, np.nan)
 
 
-__all__ = ["KEPT", "NONE", "RECORD", "TrajectoryIndex", "half"]
+__all__ = ["KEPT", "NONE", "RECORD", "TrajectoryTable", "half"]

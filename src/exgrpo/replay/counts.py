@@ -1,0 +1,37 @@
+"""How many questions of a batch are replayed, exactly; and by a coin where that is less than one."""
+
+from decimal import Decimal
+
+from ..errors import ConfigurationError
+from .rng import SHARE, generator_for
+
+BY_THE_COIN = "on-policy by the coin"
+"""How a plan's `idle` begins where a coin decided that nothing is replayed this time."""
+
+
+def replay_count(batch_size: int, replay_share: float) -> int:
+    """Return floor(rho * B), in exact decimal arithmetic: 0.29 of 100 is 29, not 28."""
+    return int(_product(batch_size, replay_share))
+
+
+def expected_count(batch_size: int, replay_share: float) -> float:
+    """Return how many questions an iteration replays on average: floor(rho * B); or, where that is 0, rho * B, with which
+    probability it replays one."""
+    product = _product(batch_size, replay_share)
+    return float(product) if product < 1 else int(product)
+
+
+def one_by_coin(batch_size: int, share: float, seed: int, iteration: int) -> tuple[int, str | None]:
+    """Decide whether one question is replayed where the share comes to less, and say why not."""
+    if not share:
+        return 0, "replay_share is 0"
+    chance = expected_count(batch_size, share)
+    if generator_for(seed, iteration, SHARE).random() < chance:
+        return 1, None
+    return 0, f"{BY_THE_COIN}: replay_share {share:g} of {batch_size} questions is one with probability {chance:g}"
+
+
+def _product(batch_size: int, replay_share: float) -> Decimal:
+    if not 0 <= replay_share <= 1:
+        raise ConfigurationError(f"replay_share must be in [0, 1], but is {replay_share}")
+    return Decimal(str(replay_share)) * batch_size

@@ -1,0 +1,18 @@
+"""Mixings like `share` that differ in what of a replayed question enters the batch: trajectories beside it, or its prompt."""
+
+from ...config import MIXINGS, ReplayConfig
+from ..planner import by_share
+
+
+def added(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
+    """Add so many trajectories to a batch that stays all fresh."""
+    return by_share(config, batch_size, epoch, seed, iteration)
+
+
+def prompt(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
+    """Replay so many questions without a trajectory."""
+    return by_share(config, batch_size, epoch, seed, iteration)
+
+
+MIXINGS.register("added", added, beside=True)
+MIXINGS.register("prompt", prompt, trajectories=False)
