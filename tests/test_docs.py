@@ -14,7 +14,7 @@ import pytest
 
 from exgrpo import config
 from exgrpo.registry import Registry
-from exgrpo.trl.metric_table import METRICS, as_markdown
+from exgrpo.runtime.metric_table import METRICS, as_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

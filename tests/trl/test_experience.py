@@ -24,8 +24,8 @@ from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.log import LogReader, StoredTrajectories, rebuild
 from exgrpo.log.rebuild import size_of
-from exgrpo.trl import experience
-from exgrpo.trl.questions import columns_read
+from exgrpo.runtime import session as experience
+from exgrpo.runtime.questions import columns_read
 from tests.support import harness as h
 
 
@@ -519,7 +519,7 @@ def test_a_log_on_a_local_disk_goes_with_the_checkpoints_of_a_shared_one(tmp_pat
     second = make(shared, **options, max_steps=6)
     second.train(resume_from_checkpoint=True)
     assert "is taken from the checkpoint's copy" in caplog.text
-    assert second.planner.buffer.fingerprint() == whole.planner.buffer.fingerprint()
+    assert fingerprint_of(second.planner.buffer) == fingerprint_of(whole.planner.buffer)
     local.write_bytes(older)  # the first node again
     third = make(shared, **options, max_steps=7)
     third.train(resume_from_checkpoint=True)

@@ -291,7 +291,7 @@ def test_dropout(tmp_path):
 
 
 def test_processes_with_other_questions():
-    from exgrpo.trl.checks import check_same_questions
+    from exgrpo.runtime.checks import check_same_questions
 
     check_same_questions(["a", "a"])
     with pytest.raises(DatasetError, match="the processes hold different train_datasets"):

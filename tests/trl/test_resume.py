@@ -12,8 +12,8 @@ from transformers import TrainerCallback
 from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.runtime.checkpoint import CheckpointFacts
 from exgrpo.trl import last_checkpoint
-from exgrpo.trl.checkpoint import CheckpointFacts
 from tests.support import harness as h
 
 

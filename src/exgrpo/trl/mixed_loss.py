@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from ..config import ObjectiveConfig
-from ..objective import replay_loss
+from ..objective import LossOutput, replay_loss, weight_positive
 from ..replay import ReplayPlanner
-from .added import added_loss
-from .generation import Generation
+from ..runtime.batch import Generation
+from ..runtime.padding import at_left, padded, without_left_padding
+from ..runtime.questions import QuestionTable
+from ..runtime.skip_rows import counted, only, rows_to_compute, scale_of
+from ..runtime.timing import Stopwatch
+from .added import share_of
 from .resume import ResumableGRPOTrainer
-from .rows import account, counted, most_of, only, rows_to_compute, scale_of
-from .scoring import without_left_padding
-from .timing import Stopwatch
+from .skip_rows import account, most_of
 
 
 class MixedLossTrainer(ResumableGRPOTrainer):
@@ -30,6 +32,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
     """
 
     planner: ReplayPlanner | None
+    questions: QuestionTable | None
     time: Stopwatch
     _objective: ObjectiveConfig
     _vocabulary: int
@@ -78,7 +81,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
             generation.keep_scores(rows, logps)
         generation.keep_logps(rows, logps)
         generation.keep_entropies(rows, entropies, mask, self._optimizer_step)
-        if (added := added_loss(self, model, generation, everything, self._vocabulary)) is not None:
+        if (added := self._added_loss(model, generation, everything)) is not None:
             self._forward = None
             loss = loss + added
         if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
@@ -102,7 +105,7 @@ class MixedLossTrainer(ResumableGRPOTrainer):
         count = counted(inputs, needed)
         rows = rows_to_compute(inputs, count, functools.partial(most_of, self))
         inputs = {**inputs, "counted": count}
-        return (inputs, 1.0) if rows is None else (only(inputs, rows), scale_of(self, len(rows), size))
+        return (inputs, 1.0) if rows is None else (only(inputs, rows), scale_of(self.loss_type, len(rows), size))
 
     def _host_loss(self, model: Any, inputs: dict[str, Any], computed: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, computed)
@@ -124,6 +127,43 @@ class MixedLossTrainer(ResumableGRPOTrainer):
             return 1.0 / (mask.sum(1, keepdim=True).clamp(min=1) * size * accumulation)
         tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes  # dapo
         return 1.0 / (tokens * accumulation / self.args.steps_per_generation)
+
+    def _added_loss(self, model: Any, generation: Generation, inputs: dict[str, Tensor]) -> Tensor | None:
+        """The term of this micro-batch's added trajectories, with the weight that a fresh token has; None where none was added.
+
+        Their advantages are those of the groups they came from.
+        """
+        accelerator, steps = self.accelerator, self.args.steps_per_generation
+        part = self._step % steps * accelerator.num_processes + accelerator.process_index
+        share = share_of(generation, part, steps * accelerator.num_processes)
+        if share is None:
+            return None
+        assert self.questions is not None
+        items = [(self.questions.prompt_ids(t.question), t) for t in share.trajectories]
+        batch = padded(items, self._tokenizer.pad_token_id, accelerator.device)
+        logps, entropies, *_ = self._get_per_token_logps_and_entropies(
+            model, batch.ids, batch.mask, batch.keep, compute_entropy=True
+        )
+        logps, entropies, own = (
+            at_left(logps, batch.own),
+            at_left(entropies, batch.own),
+            at_left(batch.own, batch.own).bool(),
+        )
+        behaviour = torch.zeros(logps.shape, dtype=torch.float32, device=logps.device)
+        for row, trajectory in enumerate(share.trajectories):
+            behaviour[row, : len(trajectory)] = torch.as_tensor(trajectory.behaviour_logps.copy())
+        advantages = torch.tensor([t.advantage for t in share.trajectories], dtype=torch.float32, device=logps.device)
+        advantages = weight_positive(advantages, self.args.objective.positive_weight)
+        counts = torch.arange(len(advantages), device=logps.device) < share.real
+        output: LossOutput = replay_loss(
+            logps, behaviour, advantages, own, counts, self.args.objective,
+            self.token_weights(inputs, own), self.args.epsilon, vocabulary=self._vocabulary,
+        )  # fmt: skip
+        rows = share.rows
+        generation.keep_ratios(rows, output.stats)
+        generation.keep_entropies(rows, entropies[: share.real], own[: share.real], self._optimizer_step)
+        generation.keep_scores(rows, logps)
+        return output.loss + 0.0 * logps.sum()  # so that every process has a gradient, also one whose rows all fill up
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any

@@ -18,17 +18,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
 
 from ..errors import CheckpointError
-from .checkpoint import (
-    HOST_STATE,
-    CheckpointFacts,
-    can_be_saved,
-    checkpoint_to_resume,
-    last_checkpoint,
-    load_block,
-    mark_incomplete,
-    save_block,
-)  # fmt: skip
-from .generation import Generation
+from ..runtime.batch import Generation
+from ..runtime.checkpoint import CheckpointFacts, can_be_saved, load_block, save_block
+from .checkpoint import HOST_STATE, checkpoint_to_resume, last_checkpoint, mark_incomplete
 
 logger = logging.getLogger(__name__)
 

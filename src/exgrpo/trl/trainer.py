@@ -16,13 +16,13 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import TrainerCallback
 
 from trl import GRPOTrainer
 
@@ -30,35 +30,40 @@ from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
 from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Scores, Trajectory
+from ..log import Origin
 from ..objective import are_alike, group_advantages, weight_positive, without_noise
 from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
-from . import checks
-from .alarms import alarm_of
-from .checkpoint import CheckpointFacts
-from .config import ExGRPOConfig
-from .embedding import EmbeddingAhead
-from .experience import ExperienceKeeper
-from .generation import NO_LOGP, Generation, merge, outcomes_of
-from .metric_table import PREFIXES, hidden
-from .metrics import (
-    batch_metrics,
-    fresh_metrics,
-    length_metrics,
-    loss_metrics,
-    pool_metrics,
-    push_metrics,
-    reward_metrics,
+from ..runtime import checks as shared_checks
+from ..runtime.batch import NO_LOGP, Generation, merge
+from ..runtime.checkpoint import CheckpointFacts
+from ..runtime.context import Correctness, Progress, RunContext
+from ..runtime.encoder import EmbeddingAhead
+from ..runtime.metric_table import PREFIXES, hidden
+from ..runtime.metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from ..runtime.positions import has_absolute_positions, has_table_of_positions, positions_of
+from ..runtime.provenance import (
+    bounds_of,
+    columns_of_run,
+    embedding_of,
+    provenance_of,
+    rewards_of,
+    tokenizer_json,
+    vocabulary_of,
 )
+from ..runtime.questions import QuestionTable
+from ..runtime.session import ExperienceSession
+from ..runtime.timing import Stopwatch
+from . import checks, model_card
+from .callbacks import StopAtGeneratedTokens, alarm_of
+from .comm import AccelerateComm
+from .config import ExGRPOConfig
+from .host_metrics import length_metrics, reward_metrics
 from .mixed_loss import MixedLossTrainer
-from .model_card import add_to_card, method_of
-from .origin import vocabulary_of
-from .processes import on_main
-from .questions import QuestionTable
+from .rescoring import rescorer
 from .reward_answers import checked
-from .rows import skips_rows
-from .scoring import has_absolute_positions, has_table_of_positions, measure, positions_of
-from .timing import Stopwatch
+from .scoring import measure
+from .skip_rows import skips_rows
 from .verifiers import UnansweredReport, begun_thoughts
 
 logger = logging.getLogger(__name__)
@@ -118,10 +123,10 @@ class ExGRPOTrainer(MixedLossTrainer):
         checks.check_rows(given.get("train_dataset"), config.generation_batch_size // config.num_generations)
         if config.replay.active:
             checks.check_problem_types(config.replay, given)
-            embedder = checks.embedder_of(config, embedder)
+            embedder = shared_checks.embedder_of(config, embedder)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
-        self.experience: ExperienceKeeper | None = None
+        self.experience: ExperienceSession | None = None
         self._tokens_of_this_process = 0
         self.idle_reason: str | None = None
         self.last_metrics: dict[str, float] = {}
@@ -129,25 +134,27 @@ class ExGRPOTrainer(MixedLossTrainer):
         self.time = Stopwatch()
         self._forward: tuple[Tensor, Tensor] | None = None
         self._begun: list[bool] = []
-        self._name, self._paper = method_of(config.preset)
+        self._name, self._paper = model_card.method_of(config.preset)
         if config.replay.active:
             self._tag_names = [*GRPOTrainer._tag_names, "exgrpo"]
         self._told: set[str] = set()
         config.own_trainer = True
         super().__init__(**given)
-        checks.check_trainable(self.model)
+        self.comm = AccelerateComm(self.accelerator)
+        shared_checks.check_trainable(self.model)
         checks.report_names(self)
         self._positions = positions_of(self.accelerator.unwrap_model(self.model))
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
         self._embedding = EmbeddingAhead(self.embedder) if self.embedder is not None else None
-        self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
-        self._unanswered = UnansweredReport(self.reward_funcs, self.reward_func_names, self._correctness)
+        decides = shared_checks.correctness_index(self.reward_func_names, config.correctness_function)
+        self._correctness = Correctness(decides, config.correctness_threshold)
+        self._unanswered = UnansweredReport(self.reward_funcs, self.reward_func_names, decides)
         checks.check_generation_defaults(self)
         if not config.clip_fresh:
             self.epsilon_low = self.epsilon_high = math.inf
         if config.max_generated_tokens is not None:
-            self.add_callback(_StopAtGeneratedTokens(self))
+            self.add_callback(StopAtGeneratedTokens(self))
         if config.replay.active:
             self._start_replay(config)
         checks.report_options(self)
@@ -170,29 +177,77 @@ class ExGRPOTrainer(MixedLossTrainer):
         return args
 
     def _start_replay(self, config: ExGRPOConfig) -> None:
-        checks.check_no_dropout(self.model)
+        shared_checks.check_no_dropout(self.model)
         main = self.accelerator.is_main_process
         self.questions = QuestionTable(
             self.train_dataset,
             lambda prompts: self._tokenize_prompts(prompts)[0],
             progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
         )
-        checks.check_same_questions(gather_object([self.questions.digest()]))
+        shared_checks.check_same_questions(self.comm.gather(self.questions.digest()))
         by_type = config.by_problem_type and config.replay.replays_questions
         self.types = self.questions.types() if by_type else None
-        self.experience = ExperienceKeeper(self)
+        model = self.accelerator.unwrap_model(self.model)
+        self._vocabulary = vocabulary_of(model)
+        self.experience = ExperienceSession(self._context(config, self.questions), self.comm)
         self.experience.listeners.append(self._count)
         self.planner = self.experience.new_planner()
         self._columns_of_replay = 1
-        prompt = self.questions.prompt_ids(0)
-        self._has_absolute_positions = on_main(self.accelerator, lambda: has_absolute_positions(self, prompt))
-        checks.check_lengths(
+        prompt, pad = self.questions.prompt_ids(0), self._tokenizer.pad_token_id
+        self._has_absolute_positions = self.comm.from_main(lambda: has_absolute_positions(model, pad, prompt))
+        shared_checks.check_lengths(
             self.questions.prompt_lengths, self.questions.row_of_question, self._positions, config.max_completion_length,
             self._has_absolute_positions or has_table_of_positions(self.model, self._positions),
         )  # fmt: skip
-        self._vocabulary = vocabulary_of(self.accelerator.unwrap_model(self.model))
         if main:
-            checks.report_start(self)
+            checks.report_start(self, self.questions)
+
+    def _context(self, config: ExGRPOConfig, questions: QuestionTable) -> RunContext:
+        """Say what this run is about, for what knows no host."""
+        return RunContext(
+            config=config.replay,
+            objective=config.objective,
+            seed=config.seed,
+            shuffle=self.shuffle_dataset,
+            num_generations=self.num_generations,
+            questions=questions,
+            types=self.types,
+            correctness=self._correctness,
+            vocabulary=self._vocabulary,
+            log_path=config.experience_path if config.keeps_log else None,
+            experience_from=config.experience_from,
+            embedder=self.embedder,
+            device=self.accelerator.device,
+            progress=lambda: Progress(self._optimizer_step, self.generated_tokens),
+            provenance=self._provenance,
+            tokenizer=lambda: tokenizer_json(self._tokenizer),
+            score=self._scores,
+            rescore=rescorer(self, questions, self._correctness),
+            decode=lambda ids: self.processing_class.batch_decode(ids, skip_special_tokens=True),
+            bounds=lambda: bounds_of(config.replay, self._vocabulary, len(self.reward_funcs)),
+            columns_read=lambda: columns_of_run(
+                self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
+            ),
+        )
+
+    def _provenance(self) -> Origin:
+        assert self.questions is not None
+        args, options = self.args, {"preset": self.args.preset, "seed": self.args.seed, "shuffle": self.shuffle_dataset}
+        correctness, weights = self._correctness, self.reward_weights.tolist()
+        return provenance_of(
+            self.accelerator.unwrap_model(self.model),
+            self._tokenizer,
+            getattr(self.processing_class, "chat_template", None),
+            rewards=rewards_of(
+                self.reward_funcs, self.reward_func_names, weights, correctness.function, correctness.threshold
+            ),
+            temperature=float(args.temperature),
+            num_generations=self.num_generations,
+            questions=self.questions.digest(),
+            versions={name: version(name) for name in ("torch", "transformers", "trl", "accelerate")},
+            options=asdict(args.replay) | asdict(args.objective) | options,
+            embedding=embedding_of(self.embedder, args.embedding_model),
+        )
 
     # Experience and checkpoints ---------------------------------------------------------------------------------
 
@@ -204,7 +259,7 @@ class ExGRPOTrainer(MixedLossTrainer):
             return output
         finally:
             if self.experience is not None and self.planner is not None:
-                self.experience.pause(self.planner, done)
+                self.experience.close(self.planner, done)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """The host's; refuses to upload prompts and completions that nobody asked to upload."""
@@ -216,16 +271,19 @@ class ExGRPOTrainer(MixedLossTrainer):
         """The host's, with the preset, the options that differ from it, and what was replayed."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            add_to_card(Path(self.args.output_dir) / "README.md", self)
+            counts = None if self.planner is None else self.counts
+            run = model_card.Replayed(self.args, self.state.global_step, self.generated_tokens, counts)
+            model_card.add_to_card(Path(self.args.output_dir) / "README.md", run)
 
     def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
         if facts is not None:
             self.generated_tokens = facts.generated_tokens
         self._shown = None
-        if self.experience is None or self.planner is None:
+        if self.experience is None or self.planner is None or self.questions is None:
             return None
         before = Counter(facts.counts) if facts is not None else self.counts.copy()
-        self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
+        self.experience.context = self._context(self.args, self.questions)  # options may have changed since
+        self.planner, generation = self.experience.open(self.planner, checkpoint, facts, self.block_shape)
         self.counts = before  # what was rebuilt or inherited did not happen now
         if generation is not None and not generation.admitted:
             self._embed(generation)
@@ -367,7 +425,7 @@ class ExGRPOTrainer(MixedLossTrainer):
     def _generate_single_turn(self, prompt_ids: list[Any], *args: Any, **kwargs: Any) -> Any:
         generation = self._in_training()
         if self.planner is None:
-            checks.check_prompts(prompt_ids, self._positions)
+            shared_checks.check_prompts(prompt_ids, self._positions)
         stored = generation.local() if generation is not None else {}
         # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
         if stored and not self.use_vllm and not self._is_sharded():
@@ -415,8 +473,8 @@ class ExGRPOTrainer(MixedLossTrainer):
             names = [name for name, column in zip(self.reward_func_names, infinite.T, strict=True) if column.any()]
             logger.warning("Infinite or huge rewards of %s count as unscorable (None).", ", ".join(map(repr, names)))
             rewards.masked_fill_(infinite, torch.nan)
-        outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
-        self._say_at_the_threshold(rewards[:, self._correctness])
+        outcomes = self._correctness.outcomes(rewards, self.num_generations)
+        self._say_at_the_threshold(rewards[:, self._correctness.function])
         planned = set(generation.stored) if generation is not None else set()
         values = self._values = self._weighted(rewards)
         if generation is not None:
@@ -468,13 +526,8 @@ class ExGRPOTrainer(MixedLossTrainer):
     def _embed(self, generation: Generation) -> None:
         """Begin to embed what will be stored, beside the forwards of the loss."""
         if self._embedding is not None and generation.wanted:
-            self._embedding.submit(generation.plan.generation, self.texts_of(generation))
-
-    def texts_of(self, generation: Generation) -> list[str]:
-        """The completions of this process that will be stored, as text."""
-        ids = [generation.completion_ids[row - generation.offset] for row in generation.wanted]
-        texts: list[str] = self.processing_class.batch_decode(ids, skip_special_tokens=True)
-        return texts
+            texts = self.processing_class.batch_decode(generation.wanted_ids(), skip_special_tokens=True)
+            self._embedding.submit(generation.plan.generation, texts)
 
     # Storing ----------------------------------------------------------------------------------------------------
 
@@ -490,7 +543,7 @@ class ExGRPOTrainer(MixedLossTrainer):
             with self.time("embed"):
                 for vectors in self._embedding.result().values():
                     generation.embeddings |= zip(generation.wanted, vectors, strict=True)
-        harvest = merge(gather_object([generation.harvest()]))
+        harvest = merge(self.comm.gather(generation.harvest()))
         buffer = self.planner.buffer
         for choice, scores, step in generation.measured(harvest):
             if (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None:
@@ -593,14 +646,3 @@ class ExGRPOTrainer(MixedLossTrainer):
         for _ in range(min(len(values), len(logged))):
             logged.pop()
         logged.extend(values)
-
-
-class _StopAtGeneratedTokens(TrainerCallback):
-    """Ends training after the step in which the budget of generated tokens was reached."""
-
-    def __init__(self, trainer: ExGRPOTrainer):
-        self.trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer.generated_tokens >= args.max_generated_tokens:
-            control.should_training_stop = True

@@ -1,12 +1,10 @@
 """What is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from trl.trainer.utils import nanstd
 
 from ..config import ObjectiveConfig
 from ..experience.difficulty import EASY, HARD, MEDIUM, UNSOLVED, tier_of
@@ -14,7 +12,7 @@ from ..experience.trajectory import RIGHT, UNSCORABLE
 from ..objective import effective_sample_size, gradient_weights, weight_positive
 from ..objective.ratio import MAX_LOG_RATIO
 from ..replay.plan import ReplayPlanner
-from .generation import Generation
+from .batch import Generation
 
 MAX_BUCKET_METRICS = 16
 TINY = 1e-30
@@ -38,37 +36,6 @@ def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
         metrics["fresh/groups_solved"] = float(np.mean((right | ~fresh).all(1)[any_fresh]))
     if scorable:
         metrics["fresh/pass_at_1"] = float(right.sum() / scorable)
-    return metrics
-
-
-def reward_metrics(
-    rewards_per_func: torch.Tensor, rewards: torch.Tensor, names: Sequence[str], stored: set[int]
-) -> dict[str, float]:
-    """The host's reward metrics, over fresh completions only, by the host's own formulas.
-
-    Args:
-        rewards_per_func: (B*K, F), before any rescue; NaN where a function gave none.
-        rewards: (B*K,), weighted sums.
-        names: of the functions.
-        stored: global rows of planned replays.
-    """
-    fresh = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
-    fresh[list(stored)] = False
-    metrics = {}
-    for name, values in zip(names, rewards_per_func[fresh].T, strict=True):
-        metrics[f"rewards/{name}/mean"] = torch.nanmean(values).item()
-        metrics[f"rewards/{name}/std"] = nanstd(values).item()
-    return metrics | {"reward": torch.nanmean(rewards[fresh]).item(), "reward_std": nanstd(rewards[fresh]).item()}
-
-
-def length_metrics(lengths: torch.Tensor, cut: torch.Tensor) -> dict[str, float]:
-    """The host's length metrics, of given completions. lengths, cut: (N,)."""
-    ended = lengths[~cut] if bool((~cut).any()) else torch.zeros(1)
-    metrics = {"completions/clipped_ratio": cut.float().mean().item()}
-    for name, values in (("", lengths.float()), ("terminated_", ended.float())):
-        metrics[f"completions/mean_{name}length"] = values.mean().item()
-        metrics[f"completions/min_{name}length"] = values.min().item()
-        metrics[f"completions/max_{name}length"] = values.max().item()
     return metrics
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, Group, IntArray, Scores, Trajectory
+from ..experience.trajectory import RIGHT, FloatArray, Group, IntArray, Scores, Trajectory
 from ..objective.loss import RatioStats, effective_sample_size
 from ..replay.plan import Choice, StepPlan
 
@@ -75,6 +75,10 @@ class Generation:
     def local(self) -> dict[int, Choice]:
         """Stored trajectories among the rows of this process, by local row."""
         return {row - self.offset: choice for row, (choice, _) in self.stored.items() if self.holds(row)}
+
+    def wanted_ids(self) -> list[list[int]]:
+        """Token ids of the completions of this process that will be stored."""
+        return [self.completion_ids[row - self.offset] for row in self.wanted]
 
     def holds(self, row: int) -> bool:
         return self.offset <= row < self.offset + self.size
@@ -231,13 +235,6 @@ class Generation:
             )
             for row in sorted(harvest["ids"])
         ]
-
-
-def outcomes_of(rewards: Tensor, function: int, threshold: float, num_generations: int) -> IntArray:
-    """Right, wrong or unscorable, by one reward function's value against a threshold. rewards: (N*K, F); answer (N, K)."""
-    values = rewards[:, function].float().cpu().numpy()
-    outcomes = np.where(np.isnan(values), UNSCORABLE, np.where(values > threshold, RIGHT, WRONG))
-    return outcomes.astype(np.int8).reshape(-1, num_generations)
 
 
 def merge(harvests: list[dict[str, dict[int, Any]]]) -> dict[str, dict[int, Any]]:
