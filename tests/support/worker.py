@@ -133,7 +133,11 @@ class AtStart(TrainerCallback):
         self.found["trajectories"] = [
             [t.question, t.completion_ids.tolist(), t.behaviour_logps.tolist(), t.step] for t in buffer.get_many(slots)
         ]
-        self.found["accuracies"] = [buffer.successes.tolist(), buffer.scorable.tolist(), buffer.retired.tolist()]
+        self.found["accuracies"] = [
+            buffer.questions.successes.tolist(),
+            buffer.questions.scorable.tolist(),
+            buffer.retired.tolist(),
+        ]
 
 
 def _counting(output: Path):
