@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..config import ReplayConfig
 from ..replay import expected_of
@@ -24,42 +24,53 @@ ADVICE = {
 """What to do, by how the reason begins."""
 
 
+_DEFAULTS = ReplayConfig()
+
+
 @dataclass(frozen=True)
 class WatchedRun:
     """What alarms must know of a run.
 
     Args:
-        config: what is remembered and replayed.
+        mixing, replay_share, start_step, start_epoch, start_size, start_pass_at_1, start_completions, retired_in_stream: its
+            options of these names.
         num_questions: in the data; None: not known, and retired ones do not count as right.
         completions: of a generation; None: not known.
         num_generations: completions of a question in it.
         updates: optimizer steps of a generation.
     """
 
-    config: ReplayConfig = field(default_factory=ReplayConfig)
+    mixing: str = _DEFAULTS.mixing
+    replay_share: float = _DEFAULTS.replay_share
+    start_step: int = _DEFAULTS.start_step
+    start_epoch: float = _DEFAULTS.start_epoch
+    start_size: int = _DEFAULTS.start_size
+    start_pass_at_1: float = _DEFAULTS.start_pass_at_1
+    start_completions: int = _DEFAULTS.start_completions
+    retired_in_stream: bool = _DEFAULTS.retired_in_stream
     num_questions: int | None = None
     completions: int | None = None
     num_generations: int = 1
     updates: float = 1.0
 
 
-def lacks_trajectories(config: ReplayConfig, values: Values) -> bool:
+def lacks_trajectories(run: WatchedRun, values: Values) -> bool:
     """Tell whether the gate waits for more stored trajectories."""
-    return values.get("replay/size", 0.0) <= config.start_size if config.start_size else False
+    return values.get("replay/size", 0.0) <= run.start_size if run.start_size else False
 
 
 def has_judged(run: WatchedRun, step: int) -> bool:
     """Tell whether `start_completions` can have been seen by a step."""
-    if run.completions is None or not run.config.start_pass_at_1:
+    if run.completions is None or not run.start_pass_at_1:
         return True
-    return bool(run.completions * step / run.updates >= run.config.start_completions)
+    return bool(run.completions * step / run.updates >= run.start_completions)
 
 
 def is_by_the_coin(run: WatchedRun) -> bool:
     """Tell whether a generation has less than one question to replay, so that a coin decides."""
     if run.completions is None:
         return False
-    return 0 < expected_of(run.completions // run.num_generations, run.config.replay_share) < 1
+    return 0 < expected_of(run.completions // run.num_generations, run.replay_share) < 1
 
 
 def of_collapse(
@@ -67,7 +78,7 @@ def of_collapse(
 ) -> str:
     """early, now: mean entropy and Pass@1 of the first and the last window. flat: steps without a rise of Pass@1."""
     (entropy, pass_at_1), (entropy_now, pass_at_1_now) = early, now
-    replay = ", a smaller replay_share, trajectory_choice='random'" if run.config.mixing != "none" else ""
+    replay = ", a smaller replay_share, trajectory_choice='random'" if run.mixing != "none" else ""
     return (
         f"Entropy has collapsed at step {step}: fresh/entropy is {entropy_now:.3g} nats over the last {window} steps, "
         f"{100 * entropy_now / entropy:.2g} % of the {entropy:.3g} it began with, while Pass@1 went from {pass_at_1:.2f} to "
@@ -92,9 +103,9 @@ def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
 def of_gate(values: Values, steps: int, run: WatchedRun, step: int, reason: str | None = None) -> str:
     """steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed. reason: of the
     latest generation."""
-    size, needed = run.config.start_size, run.config.start_pass_at_1
+    size, needed = run.start_size, run.start_pass_at_1
     pass_at_1 = values.get("fresh/pass_at_1")
-    if lacks_trajectories(run.config, values):
+    if lacks_trajectories(run, values):
         return (
             f"Replay has not started at step {step}, and may never: {values.get('replay/size', 0.0):.0f} trajectories are "
             f"stored, for {steps} steps not more, and start_size={size} must be exceeded. Meanwhile this is plain GRPO. "

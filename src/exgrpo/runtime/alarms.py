@@ -136,7 +136,7 @@ class ReplayMonitor:
         if "fresh/entropy" not in values or "fresh/pass_at_1" not in values:
             return None
         retired = 0.0
-        if self.run.num_questions is not None and not self.run.config.retired_in_stream:
+        if self.run.num_questions is not None and not self.run.retired_in_stream:
             retired = self._known.get("replay/retired", 0.0) / max(self.run.num_questions, 1)
         seen = self._confidence
         seen.take(step, values["fresh/entropy"], retired + (1 - retired) * values["fresh/pass_at_1"])
@@ -156,13 +156,13 @@ class ReplayMonitor:
         """
         if "replay/gate_open" not in values:
             return None
-        config, size = self.run.config, values.get("replay/size", 0.0)
+        run, size = self.run, values.get("replay/size", 0.0)
         more, self._most_stored = size > self._most_stored, max(size, self._most_stored)
-        if values["replay/gate_open"] or step < config.start_step or not has_judged(self.run, step):
+        if values["replay/gate_open"] or step < run.start_step or not has_judged(run, step):
             return False
-        if values.get("epoch", math.inf) < config.start_epoch:
+        if values.get("epoch", math.inf) < run.start_epoch:
             return False
-        return not (lacks_trajectories(config, values) and more)
+        return not (lacks_trajectories(run, values) and more)
 
     def _is_idle(self, values: Values, reason: str | None, told: bool) -> bool | None:
         """Whether the gate is open and nothing was replayed; None where a coin decided against it.
@@ -173,7 +173,7 @@ class ReplayMonitor:
             return None
         if not values["replay/gate_open"] or values["replay/share"] > 0:
             return False
-        mixing = self.run.config.mixing
+        mixing = self.run.mixing
         if mixing == "rescue":
             return values["replay/size"] == 0 if "replay/size" in values else None
         if reason is None and (mixing in ("prompt", "coin") or is_by_the_coin(self.run)):

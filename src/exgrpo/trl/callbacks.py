@@ -2,13 +2,11 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Protocol
 
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
-from ..config import ReplayConfig
 from ..errors import ConfigurationError
 from ..replay import ReplayPlanner
 from ..runtime.alarm_messages import WatchedRun
@@ -17,6 +15,11 @@ from ..runtime.alarms import STOPPING, Alarm, ReplayMonitor
 logger = logging.getLogger(__name__)
 
 ACTIONS = ("warn", "stop")
+OPTIONS = (
+    "mixing", "replay_share", "start_step", "start_epoch", "start_size", "start_pass_at_1", "start_completions",
+    "retired_in_stream",
+)  # fmt: skip
+"""What the alarms read of the arguments, which may be those of a host without these options."""
 
 
 class Watched(Protocol):
@@ -124,21 +127,18 @@ class ReplayAlarm(TrainerCallback):
 
     def _watched(self, args: Any) -> WatchedRun:
         """Read what the alarms must know out of the host's arguments, which may lack the options of this package."""
-        config = getattr(args, "replay", None)
-        if not isinstance(config, ReplayConfig):
-            known = {
-                field.name: getattr(args, field.name) for field in fields(ReplayConfig) if hasattr(args, field.name)
-            }
-            config = ReplayConfig(**known)
+        options = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
         questions = None
         if self.trainer is not None:
             planner = self.trainer.planner
             questions = planner.stream.num_questions if planner is not None else 1
         completions = getattr(args, "generation_batch_size", None)
         if completions is None:
-            return WatchedRun(config, questions)
+            return WatchedRun(**options, num_questions=questions)
         updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
-        return WatchedRun(config, questions, completions, args.num_generations, updates)
+        return WatchedRun(
+            **options, num_questions=questions, completions=completions, num_generations=args.num_generations, updates=updates
+        )
 
     @staticmethod
     def _agreed(args: Any, stop: bool) -> bool:

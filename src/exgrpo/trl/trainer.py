@@ -601,7 +601,7 @@ class ExGRPOTrainer(MixedLossTrainer):
     def _count(self, event: Event) -> None:
         name = {Admitted: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
         if name is not None:
-            self.counts[name] += 1
+            self.counts[name] += sum(1 for _ in event.each())
 
     # Small things -----------------------------------------------------------------------------------------------
 
