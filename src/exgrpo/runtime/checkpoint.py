@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..replay.plan import StepPlan
-from .batch import Generation
+from ..replay import StepPlan
+from .batch import ReplayBatch, ScoredBatch
+from .row_stats import RowStats
 
 NAME = "exgrpo.json"
 FORMAT = 1
+BLOCK_FORMAT = 2
 
 Block = list[dict[str, Tensor | None]]
 
@@ -111,7 +113,31 @@ def can_be_saved(block: Block) -> bool:
     return all(value is None or isinstance(value, Tensor) for batch in block for value in batch.values())
 
 
-def save_block(folder: Path, rank: int, block: Block, generation: Generation | None) -> None:
+@dataclass(frozen=True, eq=False)
+class SavedStep:
+    """What a checkpoint keeps of an iteration.
+
+    Args:
+        scored: its batch.
+        stats: what is known of the rows of the process.
+        finished: whether its completions were stored.
+    """
+
+    scored: ScoredBatch
+    stats: RowStats
+    finished: bool
+
+
+@dataclass
+class SavedBlock:
+    """A generation batch as it was saved; what is known of its iteration still without its stored trajectories."""
+
+    block: Block
+    about: dict[str, Any] | None
+    arrays: dict[str, Tensor]
+
+
+def save_block(folder: Path, rank: int, block: Block, step: SavedStep | None) -> None:
     """Write the generation batch of a process, and what is known of it so far."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
@@ -119,27 +145,18 @@ def save_block(folder: Path, rank: int, block: Block, generation: Generation | N
         for name, value in batch.items():
             if value is not None:
                 tensors[f"block/{place}/{name}"] = value.detach().cpu().clone().contiguous()
-    about: dict[str, Any] = {"names": list(block[0]), "batches": len(block)}
-    if generation is not None:
-        about["generation"], arrays = _packed(generation)
-        tensors |= {f"generation/{name}": value for name, value in arrays.items()}
+    about: dict[str, Any] = {"names": list(block[0]), "batches": len(block), "format": BLOCK_FORMAT}
+    if step is not None:
+        about["generation"], arrays = _packed(step)
+        tensors |= {f"generation/{name}": value.contiguous() for name, value in arrays.items()}
     save_file(tensors, _block_path(folder, rank), metadata={"exgrpo": json.dumps(about)})
-
-
-@dataclass
-class SavedBlock:
-    """A generation batch as it was saved; `generation` still without its stored trajectories."""
-
-    block: Block
-    about: dict[str, Any] | None
-    arrays: dict[str, Tensor]
 
 
 def load_block(folder: Path, rank: int, device: torch.device | str = "cpu") -> SavedBlock:
     """Read the generation batch of a process.
 
     Raises:
-        CheckpointError: the file is not there, or is damaged.
+        CheckpointError: the file is not there, is damaged, or is of another version.
     """
     path = _block_path(folder, rank)
     try:
@@ -151,6 +168,12 @@ def load_block(folder: Path, rank: int, device: torch.device | str = "cpu") -> S
             f"{path} cannot be read ({error}): it holds the batch that was being learned from. Resume from another checkpoint "
             "(resume_from_checkpoint=PATH)."
         ) from error
+    if "generation" in about and about.get("format") != BLOCK_FORMAT:
+        raise CheckpointError(
+            f"{path} holds a batch in format {about.get('format', 1)}, and this exgrpo reads format {BLOCK_FORMAT}: the "
+            "checkpoint was saved in the midst of a generation by another version. Resume from a checkpoint between two "
+            "generations (resume_from_checkpoint=PATH), or with the version that wrote it."
+        )
     block: Block = []
     for place in range(about["batches"]):
         batch = {name: tensors.get(f"block/{place}/{name}") for name in about["names"]}
@@ -161,8 +184,8 @@ def load_block(folder: Path, rank: int, device: torch.device | str = "cpu") -> S
     return SavedBlock(block, about.get("generation"), arrays)
 
 
-def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    plan = generation.plan
+def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    scored, batch, plan = step.scored, step.scored.batch, step.scored.batch.plan
     about = {
         "generation": plan.generation,
         "step": plan.step,
@@ -172,32 +195,28 @@ def _packed(generation: Generation) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "replayed": plan.replayed.tolist(),
         "added": [choice.serial for choice in plan.added],
         "counted": [plan.refused, plan.expired, plan.returned],
-        "num_generations": generation.num_generations,
-        "offset": generation.offset,
-        "size": generation.size,
-        "stored": [[row, choice.serial, kind] for row, (choice, kind) in generation.stored.items()],
-        "wanted": list(generation.wanted.items()),
-        "logps": list(generation.logps),
-        "entropies": [[row, *value] for row, value in generation.entropies.items()],
-        "scores": [[row, *value] for row, value in generation.scores.items()],
-        "ratios": [[row, *value] for row, value in generation.ratios.items()],
-        "fillers": sorted(generation.fillers),
-        "admitted": generation.admitted,
+        "num_generations": batch.num_generations,
+        "offset": batch.offset,
+        "size": batch.size,
+        "stored": [[row, choice.serial, stage] for row, (choice, stage) in batch.stored.items()],
+        "to_admit": list(scored.to_admit.items()),
+        "finished": step.finished,
     }
-    arrays = {"questions": torch.as_tensor(np.asarray(plan.questions, np.int64).copy())}
-    for name in ("rewards", "outcomes", "advantages"):
-        value = getattr(generation, name)
-        if value is not None:
-            arrays[name] = torch.as_tensor(value).detach().cpu().clone()
-    for row, logps in generation.logps.items():
-        arrays[f"logps/{row}"] = torch.as_tensor(logps.copy())
-    for row, ids in enumerate(generation.completion_ids):
-        arrays[f"ids/{row}"] = torch.tensor(ids, dtype=torch.int64)
-    return about, arrays
+    lengths = [len(ids) for ids in scored.completion_ids]
+    arrays = {
+        "questions": torch.as_tensor(np.asarray(plan.questions, np.int64).copy()),
+        "rewards": scored.rewards.detach().cpu().clone(),
+        "outcomes": torch.as_tensor(scored.outcomes.copy()),
+        "advantages": scored.advantages.detach().cpu().clone(),
+        "lengths": torch.tensor(lengths, dtype=torch.int64),
+        "ids": torch.tensor([token for ids in scored.completion_ids for token in ids], dtype=torch.int64),
+    }
+    stats = {f"stats/{name}": torch.as_tensor(values.copy()) for name, values in step.stats.arrays().items()}
+    return about, arrays | stats
 
 
 def serials_of(saved: SavedBlock) -> list[int]:
-    """Stored trajectories that a saved generation holds."""
+    """Return the serials of the stored trajectories that a saved iteration holds."""
     assert saved.about is not None
     about = saved.about
     return sorted(
@@ -205,8 +224,8 @@ def serials_of(saved: SavedBlock) -> list[int]:
     )
 
 
-def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> Generation:
-    """A saved generation; `choices` holds its stored trajectories by serial."""
+def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> SavedStep:
+    """Return a saved iteration; `choices` holds its stored trajectories by serial."""
     about, arrays = saved.about, saved.arrays
     assert about is not None
     replays = tuple(tuple(choices[serial] for serial in group) for group in about["replays"])
@@ -215,19 +234,16 @@ def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device
         about["generation"], about["step"], arrays["questions"].numpy(), replays, np.array(about["replayed"], bool), added,
         about["refilled"], about["idle"], *about["counted"],
     )  # fmt: skip
-    generation = Generation(plan, about["num_generations"], [], about["offset"], about["size"])
-    generation.stored = {row: (choices[serial], kind) for row, serial, kind in about["stored"]}
-    generation.rewards = arrays["rewards"].to(device) if "rewards" in arrays else None
-    generation.outcomes = arrays["outcomes"].numpy() if "outcomes" in arrays else None
-    generation.advantages = arrays["advantages"].to(device) if "advantages" in arrays else None
-    generation.completion_ids = [arrays[f"ids/{row}"].tolist() for row in range(about["size"])]
-    generation.wanted = {int(row): finish for row, finish in about["wanted"]}
-    generation.logps = {row: arrays[f"logps/{row}"].numpy() for row in about["logps"]}
-    generation.entropies = {row: (mean, tokens, step) for row, mean, tokens, step in about["entropies"]}
-    generation.scores = {row: (nll, mean, variance, drift) for row, nll, mean, variance, drift in about["scores"]}
-    generation.ratios = {
-        row: (mean, total, squares, n, capped) for row, mean, total, squares, n, capped in about["ratios"]
-    }
-    generation.fillers = set(about["fillers"])
-    generation.admitted = about["admitted"]
-    return generation
+    stored = {row: (choices[serial], stage) for row, serial, stage in about["stored"]}
+    laid_out = ReplayBatch.of_plan(plan, about["num_generations"], about["offset"], about["size"])
+    batch = replace(laid_out, stored=stored)
+    outcomes = arrays["outcomes"].numpy()
+    ids = [part.tolist() for part in torch.split(arrays["ids"], arrays["lengths"].tolist())]
+    to_admit = {int(row): finish for row, finish in about["to_admit"]}
+    scored = ScoredBatch(
+        batch, arrays["rewards"].to(device), outcomes, arrays["advantages"].to(device), ids, to_admit, batch.groups(outcomes)
+    )  # fmt: skip
+    stats = RowStats.of_arrays(
+        {name.removeprefix("stats/"): value.numpy() for name, value in arrays.items() if name.startswith("stats/")}
+    )
+    return SavedStep(scored, stats, about["finished"])

@@ -73,6 +73,9 @@ class RunContext:
         questions: the training set, by content.
         types: problem type of each question, (Q,); None where they are not drawn by type.
         correctness: when a completion is right.
+        reward_weights: one for each reward function, (F,).
+        scale: `none`, or `group` where advantages are divided by the group's standard deviation.
+        epsilon: of PPO's clip.
         vocabulary: size of the model's vocabulary.
         log_path: the experience log; None: memory only.
         experience_from: other experience to start from: a path.
@@ -96,6 +99,9 @@ class RunContext:
     questions: QuestionTable
     types: IntArray | None
     correctness: Correctness
+    reward_weights: Tensor
+    scale: str
+    epsilon: float
     vocabulary: int
     log_path: Path | None
     experience_from: str | None

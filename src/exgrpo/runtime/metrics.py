@@ -1,7 +1,6 @@
 """What is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,8 @@ from ..experience.trajectory import RIGHT, UNSCORABLE
 from ..objective import effective_sample_size, gradient_weights, weight_positive
 from ..objective.ratio import MAX_LOG_RATIO
 from ..replay.plan import ReplayPlanner
-from .batch import Generation
+from .batch import ReplayBatch, ScoredBatch
+from .row_stats import RowStats
 
 MAX_BUCKET_METRICS = 16
 TINY = 1e-30
@@ -39,15 +39,14 @@ def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
     return metrics
 
 
-def batch_metrics(generation: Generation) -> dict[str, float]:
-    """Of what a generation's batch was made, rescues included. Ages in optimizer steps; uses before this one.
+def batch_metrics(batch: ReplayBatch) -> dict[str, float]:
+    """Say of what an iteration's batch was made, rescues included. Ages in optimizer steps; uses before this one.
 
     `replay/share` is the share of groups that replay chose or mended; with `added` mixing, added trajectories per group.
     """
-    plan = generation.plan
-    rows = sorted(generation.replayed_rows)
-    choices = [choice for row in rows if (choice := generation.stored_at(row)) is not None]
-    rescued = sum(kind == "rescue" for _, kind in generation.stored.values())
+    plan = batch.plan
+    choices = [choice for row in sorted(batch.replayed_rows) if (choice := batch.stored_at(row)) is not None]
+    rescued = sum(stage == "rescue" for _, stage in batch.stored.values())
     metrics = {
         "replay/share": (plan.num_replayed + rescued) / len(plan.questions),
         "replay/injected": float(len(choices)),
@@ -73,32 +72,28 @@ def batch_metrics(generation: Generation) -> dict[str, float]:
 
 
 def push_metrics(
-    generation: Generation,
-    harvest: dict[str, dict[int, Any]],
-    objective: ObjectiveConfig,
-    epsilon: float,
-    vocabulary: int,
+    scored: ScoredBatch, stats: RowStats, objective: ObjectiveConfig, epsilon: float, vocabulary: int
 ) -> dict[str, float]:
-    """`replay/net_push`: over groups with a stored member, the mean of the sum of advantage times gradient weight of the
-    members; fresh ones weigh 1, a stored one what its correction gives at its mean log-ratio. Below 0, learning from such a
-    group makes its completions less likely as a whole."""
-    k, ratios = generation.num_generations, harvest["ratios"]
-    rows = [row for row in generation.stored if row in ratios and ratios[row][3]]
-    if not rows or generation.advantages is None:
+    """Compute `replay/net_push`: over groups with a stored member, the mean of the sum of advantage times gradient weight of
+    the members; fresh ones weigh 1, a stored one what its correction gives at its mean log-ratio. Below 0, learning from such
+    a group makes its completions less likely as a whole."""
+    k, table = scored.batch.num_generations, stats.table
+    table = table[(table["ratio_tokens"] > 0) & np.isin(table["row"], list(scored.batch.stored))]
+    if not len(table):
         return {}
-    advantages = weight_positive(generation.advantages.float().cpu(), objective.positive_weight)
-    pushes = advantages.nan_to_num()
-    moved = [row for row in rows if pushes[row]]
+    pushes = weight_positive(scored.advantages.float().cpu(), objective.positive_weight).nan_to_num()
+    moved = table[pushes.numpy()[table["row"]] != 0]
+    rows = moved["row"].tolist()
     weights = gradient_weights(
         objective,
-        [math.exp(max(-MAX_LOG_RATIO, min(ratios[row][0], MAX_LOG_RATIO))) for row in moved],
-        advantage=pushes[moved].tolist(),
+        [math.exp(max(-MAX_LOG_RATIO, min(value, MAX_LOG_RATIO))) for value in moved["log_ratio"].tolist()],
+        advantage=pushes[rows].tolist(),
         epsilon=epsilon,
         vocabulary=vocabulary,
-        probability=[max(math.exp(-harvest["scores"][row][0]), TINY) for row in moved],
+        probability=[max(math.exp(-nll), TINY) for nll in moved["nll"].tolist()],
     )
-    pushes[moved] *= torch.tensor(weights)
-    groups = sorted({row // k for row in rows})
+    pushes[rows] *= torch.tensor(weights)
+    groups = np.unique(table["row"] // k).tolist()
     return {"replay/net_push": float(pushes.view(-1, k)[groups].sum(1).mean())}
 
 
@@ -122,22 +117,26 @@ def pool_metrics(planner: ReplayPlanner) -> dict[str, float]:
     return metrics
 
 
-def loss_metrics(harvest: dict[str, dict[int, Any]], stored: set[int]) -> dict[str, float]:
-    """What the loss forwards of a generation revealed: entropies of fresh and replayed apart, and the replay ratio.
+def loss_metrics(stats: RowStats, stored: set[int]) -> dict[str, float]:
+    """Say what the forwards of an iteration revealed: entropies of fresh and replayed apart, and the replay ratio.
 
     `replay/ratio_mean` is the token mean of w; `replay/ess` is (sum w)^2 / (n sum w^2) over tokens, in (0, 1];
     `replay/clamped_share` is the share of replayed tokens that the correction cut.
+
+    Fresh rows that were computed without need count where no row of the batch was needed: how many such there are depends on
+    how the batch is cut.
     """
     metrics = {}
-    for name, wanted in (("fresh/entropy", False), ("replay/entropy", True)):
-        known = {row: v for row, v in harvest["entropies"].items() if (row in stored) == wanted and v[1]}
-        counted = {row: value for row, value in known.items() if row not in harvest["fillers"]}
-        rows = list((counted or ({} if wanted else known)).values())
-        if rows:
-            means, tokens, _ = np.array(rows).T
-            metrics[name] = float((means * tokens).sum() / tokens.sum())
-    if ratios := [value for value in harvest["ratios"].values() if value[3]]:
-        log_ratio, log_sum, log_squares, tokens, clamped = torch.tensor(ratios, dtype=torch.float64).T
+    known = stats.table[stats.table["tokens"] > 0]
+    is_stored, needed = np.isin(known["row"], list(stored)), ~known["filler"]
+    fresh = ~is_stored & (needed if needed.any() else True)
+    for name, rows in (("fresh/entropy", known[fresh]), ("replay/entropy", known[is_stored & needed])):
+        if len(rows):
+            metrics[name] = float((rows["entropy"] * rows["tokens"]).sum() / rows["tokens"].sum())
+    if len(ratios := stats.table[stats.table["ratio_tokens"] > 0]):
+        names = ("log_ratio", "log_sum", "log_sum_squares", "ratio_tokens", "clamped")
+        columns = (torch.as_tensor(ratios[name].astype(np.float64)) for name in names)
+        log_ratio, log_sum, log_squares, tokens, clamped = columns
         metrics["replay/clamped_share"] = float(clamped.sum() / tokens.sum())
         metrics["replay/ratio_mean"] = float(torch.exp(log_sum.logsumexp(0)) / tokens.sum())
         metrics["replay/log_ratio_mean"] = float((log_ratio * tokens).sum() / tokens.sum())

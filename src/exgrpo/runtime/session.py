@@ -21,15 +21,17 @@ from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import Diversity, embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
+from ..experience.trajectory import FloatArray
 from ..log import FILE_NAME, LogReader, LogWriter, Origin, Position, log_in, rebuild
 from ..log.connection import WriterLock, put_in_place
 from ..log.filesystem import is_shared
 from ..replay import Choice, FreshStream, ReplayPlanner
-from .batch import Generation, merge
-from .checkpoint import CheckpointFacts, SavedBlock, load_block, serials_of, unpacked
+from .batch import NewRows
+from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, load_block, serials_of, unpacked
 from .comm import Comm, SharedStore
 from .context import RunContext
 from .provenance import order_of_data
+from .row_stats import RowStats
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +121,7 @@ class ExperienceSession:
 
     def open(
         self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, shape: Sequence[int] = ()
-    ) -> tuple[ReplayPlanner, Generation | None]:
+    ) -> tuple[ReplayPlanner, SavedStep | None]:
         """Open the log, and begin or continue: on all processes at once.
 
         Args:
@@ -164,7 +166,7 @@ class ExperienceSession:
 
     def _opened(
         self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, shape: Sequence[int]
-    ) -> tuple[ReplayPlanner, Generation | None]:
+    ) -> tuple[ReplayPlanner, SavedStep | None]:
         comm, before = self.comm, self.state
         again = before not in NOTHING_BEGUN and checkpoint is None
         comm.from_main(lambda: self._open(planner, checkpoint, facts))
@@ -347,20 +349,24 @@ class ExperienceSession:
     def _admit_rest(self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice]) -> None:
         """A batch that was cut otherwise is not learned from on, but its successes are stored."""
         parts = [unpacked(block, choices) for block in saved]
-        stored = 0
-        if not parts[0].admitted:
-            for part in parts:
-                if self.context.embedder is not None and part.wanted:
-                    vectors = embed(self.context.embedder, self.context.decode(part.wanted_ids()))
-                    part.embeddings |= zip(part.wanted, vectors, strict=True)
-            harvest = merge([part.harvest() for part in parts])
-            stored = planner.admit(parts[0].trajectories(harvest), parts[0].groups())
+        scored, stored = parts[0].scored, 0
+        if not parts[0].finished:
+            new = NewRows.merge([NewRows.of(part.scored, self._embedded(part)) for part in parts])
+            stats = RowStats.concatenate([part.stats for part in parts])
+            stored = planner.admit(new.trajectories(scored, stats), scored.groups)
         logger.warning(
             "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
             "updates are left out, its %d new successes are stored, and the next generation begins.",
             len(saved),
             stored,
         )
+
+    def _embedded(self, part: SavedStep) -> dict[int, FloatArray]:
+        """Return the embeddings of what a process would have stored, by row; nothing where quality is not used."""
+        rows = part.scored.to_admit
+        if self.context.embedder is None or not rows:
+            return {}
+        return dict(zip(rows, embed(self.context.embedder, self.context.decode(part.scored.ids_of(rows))), strict=True))
 
     # While training ---------------------------------------------------------------------------------------------
 

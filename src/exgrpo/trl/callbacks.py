@@ -137,7 +137,11 @@ class ReplayAlarm(TrainerCallback):
             return WatchedRun(**options, num_questions=questions)
         updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
         return WatchedRun(
-            **options, num_questions=questions, completions=completions, num_generations=args.num_generations, updates=updates
+            **options,
+            num_questions=questions,
+            completions=completions,
+            num_generations=args.num_generations,
+            updates=updates,
         )
 
     @staticmethod
