@@ -40,8 +40,9 @@ from transformers.trainer_callback import TrainerState
 
 import exgrpo.log.connection
 import exgrpo.log.writer
+import exgrpo.runtime.checkpoint
+import exgrpo.runtime.session
 import exgrpo.trl.checkpoint
-import exgrpo.trl.experience
 from exgrpo.archive.verify import verify
 from exgrpo.errors import CheckpointError, ExperienceLogError
 from exgrpo.experience.replayed import fingerprint_of
@@ -51,9 +52,9 @@ from exgrpo.log.connection import SYNCHRONOUS
 from exgrpo.log.filesystem import VARIABLE, WAL
 from exgrpo.log.reader import SERIAL_MASK
 from exgrpo.log.rebuild import size_of
+from exgrpo.runtime.checkpoint import CheckpointFacts
+from exgrpo.runtime.session import ExperienceSession
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
-from exgrpo.trl.checkpoint import CheckpointFacts
-from exgrpo.trl.experience import ExperienceKeeper
 
 for _name in ("cp437", "latin1", "utf_16", "utf_32"):  # for children that may not read Python's own files any more
     codecs.lookup(_name)
@@ -308,7 +309,9 @@ class Kill:
             before(CheckpointFacts, "write", here)
         elif self.place == "before exgrpo.json is renamed":
             before(
-                exgrpo.trl.checkpoint.os, "replace", lambda a, b: here() if str(b).endswith("/exgrpo.json") else None
+                exgrpo.runtime.checkpoint.os,
+                "replace",
+                lambda a, b: here() if str(b).endswith("/exgrpo.json") else None,
             )
         elif self.place == "after exgrpo.json":
             after(CheckpointFacts, "write", here)
@@ -373,7 +376,7 @@ class Kill:
             wrap(os, "replace", lambda *a: death.come() if str(a[-1]).endswith(LOG) else None)
 
     def _arm_opening(self, death: Death) -> None:
-        before(ExperienceKeeper, "start", lambda *_, **__: death.come(self.seconds))
+        before(ExperienceSession, "open", lambda *_, **__: death.come(self.seconds))
 
 
 KINDS = {
@@ -396,7 +399,7 @@ WRITERS = [
     (transformers.modeling_utils, "safe_save_file"),
     (PreTrainedTokenizerBase, "save_pretrained"),
     (torch, "save"),
-    (exgrpo.trl.checkpoint, "save_file"),
+    (exgrpo.runtime.checkpoint, "save_file"),
     (CheckpointFacts, "write"),
     (TrainerState, "save_to_json"),
 ]
@@ -720,7 +723,7 @@ class _Witness:
             after(owner, name, count_files)
         self._time(ExGRPOTrainer, "_save_checkpoint", "save")
         self._time(exgrpo.log.writer, "create", "create")
-        self._time(ExperienceKeeper, "start", "start")
+        self._time(ExperienceSession, "open", "start")
         inner = shutil.rmtree
 
         def rmtree(path, *args, **kwargs):

@@ -24,7 +24,7 @@ from machine import save
 from torch import nn
 
 from exgrpo.experience.quality import Diversity
-from exgrpo.trl.embedding import EmbeddingAhead, TextEncoder
+from exgrpo.runtime.encoder import EmbeddingAhead, TextEncoder
 
 BATCH = 32
 LENGTHS = (50, 200, 500)

@@ -107,8 +107,34 @@ def test_hosts_do_not_know_each_other(module, other):
         assert not f"{name}.".startswith(f"exgrpo.{other}.")
 
 
+@pytest.mark.parametrize("module", in_room("runtime"))
+def test_the_runtime_knows_no_host(module):
+    """What every host shares imports none; the encoder alone asks transformers, late."""
+    for name in imports(module):
+        top = name.partition(".")[0]
+        assert room(name) not in ("trl", "verl", "cli", "lab", "report"), f"{module} imports {name}"
+        assert top not in HOSTS or (module, top) == ("exgrpo.runtime.encoder", "transformers"), (
+            f"{module} imports {name}"
+        )
+
+
+def test_importing_the_runtime_loads_no_host():
+    modules = ", ".join(in_room("runtime"))
+    code = f"import sys, {modules}; print(sorted(set({sorted(HOSTS)!r}) & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_function_takes_any_trainer():
+    """What a function needs of a host is an argument, a `RunContext` or a host's type."""
+    for module, path in MODULES.items():
+        if room(module) in ("runtime", "trl"):
+            assert "trainer: Any" not in path.read_text(), module
+
+
 def test_no_module_below_knows_what_stands_on_top():
-    for module in in_room(*CORE, "trl", "verl", "rewards", "tasks"):
+    for module in in_room(*CORE, "runtime", "trl", "verl", "rewards", "tasks"):
         for name in imports(module):
             assert not (name.startswith("exgrpo.") and room(name) in ("cli", "report", "lab")), (
                 f"{module} imports {name}"

@@ -126,9 +126,11 @@ def test_rewards_by_script():
 
 def test_the_script_sees_which_groups_hold_a_stored_completion():
     script = Script("half", 2)
-    script.trainer = SimpleNamespace(_generation=SimpleNamespace(stored={3: ("choice", "replayed")}))
+    script.trainer = SimpleNamespace(
+        _iteration=SimpleNamespace(batch=SimpleNamespace(stored={3: ("choice", "replayed")}))
+    )
     assert script(prompts=[""] * 4, completions=[""] * 4) == [1.0, 0.0, 1.0, 1.0]
-    script.trainer = SimpleNamespace(_generation=None)
+    script.trainer = SimpleNamespace(_iteration=None)
     assert script(prompts=[""] * 4, completions=[""] * 4) == [0.0, 0.0, 1.0, 0.0]
 
 

@@ -131,13 +131,16 @@ def scripted_generation(self, prompt_ids, *args, **kwargs):
     script = getattr(self, "script", None)
     if script is None or not self.model.training:
         return _host_generation(self, prompt_ids, *args, **kwargs)
-    tokenizer, generation = self.processing_class, getattr(self, "_generation", None)
+    tokenizer, generation = self.processing_class, getattr(self, "_iteration", None)
     if generation is None:  # no replay: rows are the host's
         offset, counter = self.accelerator.process_index * len(prompt_ids), self._step // self.args.steps_per_generation
         rows = range(offset, offset + len(prompt_ids))
     else:
-        counter, everything = generation.plan.generation, range(generation.offset, generation.offset + generation.size)
-        rows = [row for row in everything if row not in generation.stored]
+        counter, everything = (
+            generation.batch.plan.generation,
+            range(generation.batch.offset, generation.batch.offset + generation.batch.size),
+        )
+        rows = [row for row in everything if row not in generation.batch.stored]
         rows = list(everything) if len(rows) != len(prompt_ids) else rows
     completions = [
         encode(tokenizer, script(counter, tokenizer.decode(ids), row % self.num_generations))

@@ -23,8 +23,9 @@ from exgrpo import ObjectiveConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.objective import replay_loss
 from exgrpo.objective.stats import effective_sample_size
-from exgrpo.trl import alarms
-from exgrpo.trl.alarms import Alarm, ReplayAlarm, alarm_of
+from exgrpo.runtime.alarms import Alarm
+from exgrpo.trl import callbacks as alarms
+from exgrpo.trl.callbacks import ReplayAlarm, alarm_of
 from tests.support import harness as h
 
 SHARE = dict(
@@ -350,7 +351,7 @@ import sys
 from types import SimpleNamespace
 from accelerate import PartialState
 from transformers import TrainerControl, TrainerState
-from exgrpo.trl.alarms import ReplayAlarm
+from exgrpo.trl import ReplayAlarm
 
 rank = PartialState(cpu=True).process_index
 alarm, control, stopped = ReplayAlarm("stop", ess_steps=1), TrainerControl(), []

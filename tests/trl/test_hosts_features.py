@@ -84,7 +84,7 @@ class FakeVLLM:
     def generate(self, prompts, images, num_generations, profiler):
         trainer = self.trainer
         self.rows.append(len(prompts))
-        counter = trainer._generation.plan.generation
+        counter = trainer._iteration.batch.plan.generation
         ids = [
             h.encode(
                 trainer.processing_class, self.script(counter, trainer.processing_class.decode(p), i % num_generations)

@@ -6,8 +6,8 @@ import pytest
 from transformers import TrainerCallback
 
 from exgrpo.errors import ConfigurationError
+from exgrpo.runtime.metric_table import METRICS, PREFIXES, metric_of
 from exgrpo.trl import ExGRPOConfig
-from exgrpo.trl.metric_table import METRICS, PREFIXES, metric_of
 from tests.support import harness as h
 
 DECIDING = (

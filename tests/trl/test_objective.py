@@ -60,7 +60,7 @@ class Reference(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
         trainer, objective = self.trainer, self.trainer.args.objective
-        generation = trainer._generation
+        generation = trainer._iteration
         trained = trainer.accelerator.unwrap_model(trainer.model)
         model = type(trained)(copy.deepcopy(trained.config)).double()  # a fresh one: TRL patched the other's forward
         model.load_state_dict(trained.state_dict())
@@ -68,21 +68,21 @@ class Reference(TrainerCallback):
         if args.beta:
             frozen.load_state_dict(trainer.accelerator.unwrap_model(trainer.ref_model).state_dict())
         k, questions = trainer.num_generations, trainer.questions
-        rewards = (generation.rewards.double() @ trainer.reward_weights.double()).tolist()
+        rewards = (generation.scored.rewards.double() @ trainer.reward_weights.double()).tolist()
         sequences = {
-            row: (questions.prompt_ids(generation.question_of(row)), generation.completion_ids[row])
-            for row in range(generation.size)
+            row: (questions.prompt_ids(generation.batch.question_of(row)), generation.scored.completion_ids[row])
+            for row in range(generation.batch.size)
         }
         total_tokens = sum(len(ids) for _, ids in sequences.values())
         loss = torch.zeros((), dtype=torch.float64)
-        for group in range(generation.size // k):
+        for group in range(generation.batch.size // k):
             rows = range(group * k, group * k + k)
             credits = advantages_of([rewards[r] for r in rows], objective.positive_weight, args.scale_rewards)
             for row, advantage in zip(rows, credits, strict=True):
                 prompt, ids = sequences[row]
                 logp = logps_of(model, prompt, ids, trainer.temperature)
-                if row in generation.stored:
-                    stored = trainer.behaviour[generation.stored[row][0].serial]
+                if row in generation.batch.stored:
+                    stored = trainer.behaviour[generation.batch.stored[row][0].serial]
                     log_w = logp - torch.tensor(stored.behaviour_logps.astype(np.float64))
                     self.ratios += log_w.detach().tolist()
                     gain = token_gain(log_w, logp, advantage, objective).sum()
@@ -93,8 +93,8 @@ class Reference(TrainerCallback):
                         ratio = (logp - logp.detach()).exp() if args.use_bias_correction_kl else 1.0
                         gain = gain - args.beta * (ratio * (log_reference.exp() - log_reference - 1)).sum()
                 norm = {
-                    "dr_grpo": generation.size * trainer.max_completion_length,
-                    "grpo": generation.size * len(ids),
+                    "dr_grpo": generation.batch.size * trainer.max_completion_length,
+                    "grpo": generation.batch.size * len(ids),
                     "dapo": total_tokens,
                 }[args.loss_type]
                 loss = loss - gain / norm

@@ -38,8 +38,8 @@ class Watching(h.ExGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        self.plans.append(self._generation.plan)
-        self.batches.append((self._generation, {name: value.clone() for name, value in output.items()}))
+        self.plans.append(self._iteration.batch.plan)
+        self.batches.append((self._iteration, {name: value.clone() for name, value in output.items()}))
         return output
 
     def _scores(self, trajectories):
@@ -321,15 +321,15 @@ class Sums(Watching):
     def _compute_loss(self, model, inputs):
         loss = super()._compute_loss(model, inputs)
         self.losses.append(loss.item())
-        generation = self._generation
-        if generation.plan.generation not in self.by_hand:
+        generation = self._iteration
+        if generation.batch.plan.generation not in self.by_hand:
             parameters = list(self.model.parameters())
-            tokens = int(sum(map(len, generation.completion_ids)))
-            terms = [self._term(choice.trajectory, tokens) for choice in generation.plan.added]
+            tokens = int(sum(map(len, generation.scored.completion_ids)))
+            terms = [self._term(choice.trajectory, tokens) for choice in generation.batch.plan.added]
             total = sum(terms, torch.zeros((), requires_grad=True))
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
             zeros = [torch.zeros_like(p) for p in parameters]
-            self.by_hand[generation.plan.generation] = (
+            self.by_hand[generation.batch.plan.generation] = (
                 total.item(), [z if g is None else g for g, z in zip(gradients, zeros, strict=True)]
             )  # fmt: skip
         return loss
@@ -381,7 +381,7 @@ def test_added(tmp_path, host_losses, cut, loss_type):
         torch.testing.assert_close(whole - fresh, added, atol=1e-5, rtol=1e-3)
     assert max(g.abs().max() for g in trainer.by_hand[1][1]) > 1e-3
     assert logs(trainer, "replay/share") == [0.0, 0.5, 0.5]
-    generated = sum(len(ids) for generation, _ in trainer.batches for ids in generation.completion_ids)
+    generated = sum(len(ids) for generation, _ in trainer.batches for ids in generation.scored.completion_ids)
     assert logs(trainer, "fresh/generated_tokens")[-1] == generated
 
 
@@ -477,7 +477,7 @@ def test_several_stored_members_and_a_split_baseline(tmp_path):
         assert advantages.tolist() == pytest.approx([0.0, 0.0, *(float(right) - mean for right in stored)])
         assert output["replay_mask"].view(8, 4)[group].tolist() == [False, False, True, True]
     assert {e.scorable for e in trainer.events.of(Observed) if e.generation == 1} == {2}
-    assert len(generation.stored) == 16
+    assert len(generation.batch.stored) == 16
     assert logs(trainer, "replay/injected") == [16.0]
 
 
@@ -534,12 +534,12 @@ class ByHand(Watching):
         super().__init__(*args, **kwargs)
 
     def _compute_loss(self, model, inputs):
-        generation = self._generation
+        generation = self._iteration
         plain = type(self.model)(self.model.config).double()
         plain.load_state_dict(self.model.state_dict())
         total = torch.zeros((), dtype=torch.float64, requires_grad=True)
         place = {row: i for i, row in enumerate(inputs["generation_row"].tolist())}  # the host shuffles rows
-        for row, (choice, _) in generation.stored.items():
+        for row, (choice, _) in generation.batch.stored.items():
             total = total - self._gain(plain, choice.trajectory, inputs["advantages"][place[row]].item()) / (32 * 12)
         gradients = torch.autograd.grad(total, list(plain.parameters()), allow_unused=True)
         self.by_hand.append((total.item(), [None if g is None else g.float() for g in gradients]))

@@ -12,7 +12,7 @@ from exgrpo import PRESETS
 from exgrpo.experience.events import Observed, Planned, Replayed
 from exgrpo.tasks import get_task
 from exgrpo.tasks.tiny_policy import warm_policy
-from exgrpo.trl.alarms import ReplayAlarm
+from exgrpo.trl import ReplayAlarm
 from tests.support import harness as h
 
 TASK = get_task("chains", modulus=5, lengths=(2, 3), shares=(0.5, 0.5))

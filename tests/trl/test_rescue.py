@@ -21,7 +21,7 @@ class Watching(h.ExGRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            self.batches.append((self._generation, {k: v.clone() for k, v in output.items()}))
+            self.batches.append((self._iteration, {k: v.clone() for k, v in output.items()}))
         return output
 
 
@@ -68,24 +68,24 @@ def test_replaced_rows_are_consistent(tmp_path, chat, capsys):
     assert [(e.generation, e.moment) for e in rescues] == [(1, "rescue")] * 8 + [(2, "rescue")] * 8
     by_serial = {e.serial: e.trajectory for e in trainer.events.of(Admitted)}
     for generation, output in trainer.batches[1:]:
-        assert len(generation.stored) == 8
+        assert len(generation.batch.stored) == 8
         for row in range(32):
             ids = output["completion_ids"][row][output["completion_mask"][row].bool()].tolist()
-            assert output["replay_mask"][row] == (row in generation.stored)
-            if row not in generation.stored:
+            assert output["replay_mask"][row] == (row in generation.batch.stored)
+            if row not in generation.batch.stored:
                 assert output["advantages"][row] == pytest.approx(-0.25)
                 continue
-            trajectory = by_serial[generation.stored[row][0].serial]
+            trajectory = by_serial[generation.batch.stored[row][0].serial]
             assert row % 4 == 3  # the last failure
-            assert generation.question_of(row) == trajectory.question
+            assert generation.batch.question_of(row) == trajectory.question
             assert ids == trajectory.completion_ids.tolist()
             assert len(ids) > 2  # longer than every fresh one
             torch.testing.assert_close(
                 output["behaviour_logps"][row, : len(ids)], torch.tensor(trajectory.behaviour_logps.copy())
             )
-            assert generation.rewards[row].tolist() == trajectory.rewards.tolist() == [1.0]
+            assert generation.scored.rewards[row].tolist() == trajectory.rewards.tolist() == [1.0]
             assert output["advantages"][row] == pytest.approx(0.75 * 8)
-        assert output["num_items_in_batch"] == sum(map(len, generation.completion_ids)) == 24 * 2 + 8 * 3
+        assert output["num_items_in_batch"] == sum(map(len, generation.scored.completion_ids)) == 24 * 2 + 8 * 3
     logs = trainer._logs
     labels, texts = list(logs["extra"]["replayed"]), [str(t) for t in logs["completion"]]
     assert labels == ["", "", "", "rescue"] * 8
@@ -99,7 +99,8 @@ def test_replaced_rows_are_consistent(tmp_path, chat, capsys):
 def _numbers(trainer):
     generation = trainer.batches[-1][0]
     return [
-        re.search(r"q(\d+)", str(trainer.questions.row(int(q))["prompt"])).group(1) for q in generation.plan.questions
+        re.search(r"q(\d+)", str(trainer.questions.row(int(q))["prompt"])).group(1)
+        for q in generation.batch.plan.questions
     ]
 
 
@@ -125,14 +126,14 @@ def test_only_scored_failures_are_replaced(tmp_path):
 
     trainer, _ = run(tmp_path, script=script, steps=2)
     generation, output = trainer.batches[1]
-    for row in generation.stored:
+    for row in generation.batch.stored:
         assert row % 4 == 1
     questions = {
-        int(re.search(r"q(\d+)", trainer.questions.row(generation.question_of(r))["prompt"]).group(1))
-        for r in generation.stored
+        int(re.search(r"q(\d+)", trainer.questions.row(generation.batch.question_of(r))["prompt"]).group(1))
+        for r in generation.batch.stored
     }
     assert questions == {0, 2, 4, 6}
-    unscorable = torch.isnan(generation.rewards[:, 0])
+    unscorable = torch.isnan(generation.scored.rewards[:, 0])
     assert int(unscorable.sum()) == 16 + 12
     assert (output["advantages"] == 0).all()  # one scored member in a group: no variance
 

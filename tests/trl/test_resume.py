@@ -7,13 +7,15 @@ import sqlite3
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import TrainerCallback
 
 from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.runtime.checkpoint import CheckpointFacts
 from exgrpo.trl import last_checkpoint
-from exgrpo.trl.checkpoint import CheckpointFacts
 from tests.support import harness as h
 
 
@@ -280,6 +282,26 @@ def test_a_block_that_is_cut_otherwise_is_not_learned_from_on(tmp_path, options,
     if second.planner is not None:
         assert "Its remaining updates are left out" in caplog.text
         assert second.planner.buffer.next_serial >= first.planner.buffer.next_serial
+
+
+def test_a_block_of_an_older_version_is_refused_by_name(tmp_path):
+    """What 0.2.0 wrote in the midst of a generation; its checkpoints between two generations go on."""
+    first = make(tmp_path, num_iterations=3)
+    first.add_callback(Stop(4))
+    first.train()
+    path = tmp_path / "checkpoint-4" / "exgrpo-rank-0.safetensors"
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["exgrpo"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    assert about.pop("format") == 2
+    save_file(tensors, path, metadata={"exgrpo": json.dumps(about)})
+    with pytest.raises(
+        CheckpointError, match=r"holds a batch in format 1, and .* reads format 2: .* between two generations"
+    ):
+        make(tmp_path, num_iterations=3).train(resume_from_checkpoint=True)
+    second = make(tmp_path, num_iterations=3)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert second.state.global_step == 8
 
 
 def test_last_begins_anew_where_there_is_none(tmp_path):

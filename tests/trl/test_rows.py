@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from exgrpo.errors import ConfigurationError
-from exgrpo.trl.rows import counted, only, rows_to_compute, why_not_exact
+from exgrpo.runtime.skip_rows import counted, only, rows_to_compute
+from exgrpo.trl.skip_rows import why_not_exact
 from tests.support import harness as h
 
 CORRECTIONS = ("shaped", "clip", "truncated", "none", "likelihood")

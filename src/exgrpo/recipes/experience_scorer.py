@@ -206,7 +206,7 @@ def _given(name: str, own: Any, published: Any, method: str, wrapped: Callable[[
     if not callable(given):
         raise ConfigurationError(
             f"ExperienceScorer needs a {name} ({other}) that can be called or has `{method}`, not {given!r}. A verifier by "
-            "name: exgrpo.rewards.get_reward(name); an encoder by name: exgrpo.trl.embedding.TextEncoder(name)."
+            "name: exgrpo.rewards.get_reward(name); an encoder by name: exgrpo.runtime.encoder.TextEncoder(name)."
         )
     return given
 

@@ -4,7 +4,7 @@ from .checks import check_host_version
 
 check_host_version()
 
-from .alarms import ReplayAlarm  # noqa: E402
+from .callbacks import ReplayAlarm  # noqa: E402
 from .checkpoint import last_checkpoint  # noqa: E402
 from .config import ExGRPOConfig  # noqa: E402
 from .trainer import ExGRPOTrainer  # noqa: E402

@@ -2,21 +2,22 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
-from torch import nn
 
 from ..config import ReplayConfig
 from ..errors import ConfigurationError, DatasetError, HostVersionError
-from ..experience.quality import Embedder
-from ..experience.trajectory import IntArray
 from ..log import FILE_NAME, PRIVATE_NAME
+from ..runtime.checks import correctness_index
+from ..runtime.questions import QuestionTable
 from ..unused_options import without_effect
-from .embedding import TextEncoder
+
+if TYPE_CHECKING:  # a version that is refused may lack it
+    from trl import GRPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +25,6 @@ SUPPORTED_TRL = (Version("1.16"), Version("1.17"))
 HOST_ARGUMENTS = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
 )
-
-FUNCTIONAL_DROPOUT = ("attention_dropout", "attn_dropout", "attention_probs_dropout_prob", "dropout_prob")
-"""Attributes under which attention layers keep a dropout that is no module of its own."""
 
 
 def check_host_version(installed: str | None = None) -> None:
@@ -141,56 +139,6 @@ def check_rewards(arguments: dict[str, Any], config: Any) -> None:
         )
 
 
-def check_trainable(model: nn.Module) -> None:
-    """Something can be learned."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigurationError(
-            "no parameter of the model is trainable (requires_grad). Load an adapter with "
-            "PeftModel.from_pretrained(..., is_trainable=True), or unfreeze the model."
-        )
-
-
-def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, completion: int, hard: bool) -> None:
-    """Prompts, and completions behind them, fit into the positions that a model has.
-
-    Args:
-        lengths: of the prompt of each question, in tokens, (Q,).
-        rows: of the dataset, one of each question, (Q,).
-        positions: of the model; None where they have no end.
-        completion: tokens that a completion may have.
-        hard: whether positions are absolute: there is nothing beyond the last.
-    """
-    if positions is None:
-        return
-    question = int(lengths.argmax())
-    longest, row = int(lengths[question]), int(rows[question])
-    if longest >= positions:
-        raise DatasetError(
-            f"the prompt of row {row} of train_dataset has {longest} tokens, but the model has {positions} positions for "
-            f"prompt and completion ({int((lengths >= positions).sum())} prompts leave no room). Leave such rows out with "
-            "dataset.filter, or take a model with a longer context."
-        )
-    if longest + completion > positions:
-        text = (
-            f"the prompt of row {row} of train_dataset has {longest} tokens: with max_completion_length={completion} that is "
-            f"more than the {positions} positions of the model. Set max_completion_length to at most {positions - longest}, or "
-            "leave the longest prompts out with dataset.filter."
-        )
-        if hard:
-            raise ConfigurationError(text)
-        logger.warning("Beyond the context that the model was made for: %s", text)
-
-
-def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) -> None:
-    """Prompts of a generation fit, where no table of all questions was made."""
-    longest = max(map(len, prompt_ids), default=0)
-    if positions is not None and longest >= positions:
-        raise DatasetError(
-            f"a prompt has {longest} tokens, but the model has {positions} positions for prompt and completion. Leave such "
-            "rows out with dataset.filter, or take a model with a longer context."
-        )
-
-
 def check_problem_types(config: ReplayConfig, arguments: dict[str, Any]) -> None:
     """Drawing by problem type needs the column."""
     columns = getattr(arguments.get("train_dataset"), "column_names", None) or []
@@ -199,56 +147,6 @@ def check_problem_types(config: ReplayConfig, arguments: dict[str, Any]) -> None
             f"by_problem_type=True needs a column 'problem_type', but train_dataset has {sorted(columns)}. Rename the one that "
             "says of what kind a question is with dataset.rename_column(name, 'problem_type'), or set by_problem_type=False."
         )
-
-
-def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
-    """What embeds completions: the one that was given, or the encoder that `embedding_model` names; None without use."""
-    if not config.replay.uses_quality:
-        if given is not None or config.embedding_model is not None:
-            logger.warning(
-                "%s has no effect: no option looks at the quality of completions. Set admission='quality', a trajectory_choice "
-                "or an eviction that does, or preset='quality-tiers'.",
-                "embedding_model" if given is None else "embedder",
-            )
-        return None
-    if given is not None:
-        return given
-    if config.embedding_model is None:
-        raise ConfigurationError(
-            f"admission={config.admission!r}, trajectory_choice={config.trajectory_choice!r} or eviction={config.eviction!r} "
-            f"(preset={config.preset!r}) needs the quality of completions, and quality an encoder. Set embedding_model to one, "
-            "such as 'sentence-transformers/all-MiniLM-L6-v2' or a folder; or pass embedder=, a function from texts to (n, D)."
-        )
-    return TextEncoder(config.embedding_model, config.embedding_device)
-
-
-def check_same_questions(digests: Sequence[str]) -> None:
-    """All processes must hold the same questions in the same order."""
-    if len(set(digests)) > 1:
-        raise DatasetError(
-            "the processes hold different train_datasets (other rows, or another order): every process plans the same "
-            "batch from its own copy. Load or shuffle it with the same seed on every process."
-        )
-
-
-def check_no_dropout(model: Any) -> None:
-    """Log-probs of a forward with dropout are not those of the policy that generated."""
-    modules = dict(model.named_modules())
-    active = [name for name, module in modules.items() if isinstance(module, nn.Dropout) and module.p > 0]
-    if active:
-        raise ConfigurationError(
-            f"the model has active dropout ({active[0]}, {len(active)} modules in all): log-probs under dropout are not "
-            "the behaviour policy's, and importance ratios of replayed tokens would be noise. Set disable_dropout=True."
-        )
-    for name, module in modules.items():
-        for attribute in FUNCTIONAL_DROPOUT:
-            value = getattr(module, attribute, None)
-            if isinstance(value, float) and value > 0:
-                raise ConfigurationError(
-                    f"{name} has {attribute}={value}, which disable_dropout does not reach: log-probs under dropout are "
-                    f"not the behaviour policy's. Load the model with {attribute}=0.0 in its config (on the trainer: "
-                    f"model_init_kwargs={{'{attribute}': 0.0}})."
-                )
 
 
 GENERATION_DEFAULTS = {
@@ -264,7 +162,7 @@ GENERATION_DEFAULTS = {
 that changes nothing."""
 
 
-def check_generation_defaults(trainer: Any) -> None:
+def check_generation_defaults(trainer: "GRPOTrainer") -> None:
     """Completions must be sampled from the distribution whose log-probs are recorded and learned: what a model's own
     generation configuration adds to the sampling is refused with replay, and said without."""
     if trainer.use_vllm:
@@ -290,7 +188,7 @@ def check_generation_defaults(trainer: Any) -> None:
     logger.warning("%s", message)
 
 
-def report_options(trainer: Any) -> None:
+def report_options(trainer: "GRPOTrainer") -> None:
     """Options that were set in vain, once, on the main process."""
     args = trainer.args
     if trainer.accelerator.is_main_process and (names := without_effect(args.preset, args.replay, args.objective)):
@@ -301,7 +199,7 @@ def report_options(trainer: Any) -> None:
         )
 
 
-def report_names(trainer: Any) -> None:
+def report_names(trainer: "GRPOTrainer") -> None:
     """Reward functions of one name, on the main process."""
     names = trainer.reward_func_names
     if trainer.accelerator.is_main_process and (twice := sorted({name for name in names if names.count(name) > 1})):
@@ -312,9 +210,9 @@ def report_names(trainer: Any) -> None:
         )
 
 
-def report_start(trainer: Any) -> None:
+def report_start(trainer: "GRPOTrainer", questions: QuestionTable) -> None:
     """What a user should know before the first step, once, on the main process."""
-    args, questions = trainer.args, trainer.questions
+    args = trainer.args
     if questions.num_duplicates:
         logger.warning(
             "%d of %d rows of train_dataset repeat another (same prompt, same columns) and count as one question.",
@@ -370,20 +268,6 @@ def check_push(config: Any) -> None:
             f"push_to_hub=True in the configuration, which keeps them out, or experience_log={FILE_NAME!r} to upload them. "
             "After a run: trainer.model.push_to_hub(REPO) uploads the model alone."
         )
-
-
-def correctness_index(names: Sequence[str], chosen: str | None) -> int:
-    """Which reward function decides whether a completion is right: the named one, or the first."""
-    if chosen is None:
-        return 0
-    if list(names).count(chosen) > 1:
-        raise ConfigurationError(
-            f"correctness_function={chosen!r} is the name of {list(names).count(chosen)} reward functions. Give each a name of "
-            "its own (function.__name__ = ...)."
-        )
-    if chosen not in names:
-        raise ConfigurationError(f"correctness_function={chosen!r} is none of the reward functions: {list(names)}.")
-    return list(names).index(chosen)
 
 
 def bound_arguments(init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

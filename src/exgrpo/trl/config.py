@@ -11,7 +11,7 @@ from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
 from ..log import FILE_NAME, PRIVATE_NAME
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
-from .metric_table import SHOWN
+from ..runtime.metric_table import SHOWN
 
 CORE_FIELDS = tuple(dict.fromkeys((*REPLAY_FIELDS, *OBJECTIVE_FIELDS)))
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}

@@ -2,6 +2,8 @@
 
 import re
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +36,45 @@ def method_of(preset: str) -> tuple[str, dict[str, str]]:
     return GRPOTrainer._name, GRPOTrainer._paper
 
 
-def add_to_card(path: Path, trainer: Any) -> None:
+@dataclass(frozen=True)
+class Replayed:
+    """What a run did.
+
+    Args:
+        args: an `ExGRPOConfig`.
+        step: optimizer steps.
+        generated_tokens: completion tokens.
+        counts: of what was `stored`, `replayed` and `retired`; None without replay.
+    """
+
+    args: Any
+    step: int
+    generated_tokens: int
+    counts: Mapping[str, int] | None
+
+
+def add_to_card(path: Path, run: Replayed) -> None:
     """Write the section into the host's card. path: of the card."""
     text = path.read_text(encoding="utf-8")
     place = text.find(NEXT)
     place = len(text) if place < 0 else place
-    path.write_text(f"{text[:place]}{section(trainer)}\n{text[place:]}", encoding="utf-8")
+    path.write_text(f"{text[:place]}{section(run)}\n{text[place:]}", encoding="utf-8")
 
 
-def section(trainer: Any) -> str:
+def section(run: Replayed) -> str:
     """The preset, its source, what differs from it, and what was replayed."""
-    args, counts = trainer.args, trainer.counts
+    args, counts = run.args, run.counts
     preset = PRESETS[args.preset]
     source = re.sub(r"arXiv (\d+\.\d+)", r"[arXiv \1](https://huggingface.co/papers/\1)", preset.source)
     lines = [
-        "### Experience replay" if trainer.planner is not None else "### Preset",
+        "### Experience replay" if counts is not None else "### Preset",
         "",
         f"- Preset: `{args.preset}` of exgrpo {__version__}: {preset.summary}. Source: {source}.",
     ]
     changed = [f"`{name}={value!r}` (preset: `{default!r}`)" for name, (value, default) in args.changed_options.items()]
     lines.append(f"- Options that differ from it: {', '.join(changed) or 'none'}.")
-    lines.append(f"- Steps: {trainer.state.global_step:,}. Completion tokens generated: {trainer.generated_tokens:,}.")
-    if trainer.planner is None:
+    lines.append(f"- Steps: {run.step:,}. AdmissionCandidate tokens generated: {run.generated_tokens:,}.")
+    if counts is None:
         lines.append("- Nothing was replayed.")
     else:
         lines.append(

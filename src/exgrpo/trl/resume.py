@@ -18,17 +18,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
 
 from ..errors import CheckpointError
-from .checkpoint import (
-    HOST_STATE,
-    CheckpointFacts,
-    can_be_saved,
-    checkpoint_to_resume,
-    last_checkpoint,
-    load_block,
-    mark_incomplete,
-    save_block,
-)  # fmt: skip
-from .generation import Generation
+from ..runtime.checkpoint import CheckpointFacts, can_be_saved, load_block, save_block
+from ..runtime.step import ReplayStep
+from .checkpoint import HOST_STATE, checkpoint_to_resume, last_checkpoint, mark_incomplete
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +41,11 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self.counts: Counter[str] = Counter()
         self._steps_of_earlier_calls = 0
         self._resuming: tuple[str, CheckpointFacts | None] | None = None
-        self._generation: Generation | None = None
+        self._iteration: ReplayStep | None = None
         super().__init__(*args, **kwargs)
         self.add_callback(_BeforeTheFirstBatch(self))
 
-    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
+    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> ReplayStep | None:
         """Begin, or continue from a checkpoint; returns the generation under way, where it can be learned from on."""
         raise NotImplementedError
 
@@ -144,7 +136,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         checkpoint, facts = self._resuming or (None, None)
         if facts is not None:
             self._steps_of_earlier_calls = facts.steps_of_earlier_calls
-        generation = self._begin(checkpoint, facts)
+        iteration = self._begin(checkpoint, facts)
         if checkpoint is None:
             last = last_checkpoint(self.args.output_dir)
             if last is not None and self.args.save_strategy != "no" and not self._steps_of_earlier_calls:
@@ -152,20 +144,20 @@ class ResumableGRPOTrainer(GRPOTrainer):
             return
         self._say_what_is_not_exact()
         self._fast_forward_sampler(math.floor(self.state.epoch or 0))
-        self._step, self._buffered_inputs, self._generation = 0, None, None
+        self._step, self._buffered_inputs, self._iteration = 0, None, None
         if facts is None:
             return
         self._metrics["train"].clear()
         self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
         self._tr_loss += facts.loss_not_logged
         self._globalstep_last_logged = facts.last_logged_step
-        of_another_run = facts.in_block and self._columns_of_replay and generation is None
+        of_another_run = facts.in_block and self._columns_of_replay and iteration is None
         if facts.shape != self.block_shape or of_another_run:
             return  # the next batch begins a generation
         self._step = facts.micro_step
         if facts.in_block:
             saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
-            self._buffered_inputs, self._generation = saved.block, generation
+            self._buffered_inputs, self._iteration = saved.block, iteration
 
     def _say_what_is_not_exact(self) -> None:
         """Options of the host under which a resumed run is not bit-equal, for reasons of the host's."""
@@ -205,7 +197,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
             logger.warning("The batch of this generation holds more than tensors: resuming will generate it anew.")
             in_block = False
         if in_block:
-            save_block(Path(output_dir), self.accelerator.process_index, block, self._generation)
+            step = None if self._iteration is None else self._iteration.saved()
+            save_block(Path(output_dir), self.accelerator.process_index, block, step)
         position = self._position(Path(output_dir))
         if self.args.should_save:
             metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}

@@ -2,65 +2,74 @@
 
 Every override calls `super()`; no body of the host is copied. In the order of a step:
 
-    _generate_and_score_completions   plan the batch, put its rows in place of the sampler's; afterwards observe
+    _generate_and_score_completions   plan the batch, put its rows in place of the sampler's; afterwards the advantages
       _generate                         rescue: score early, replace failures by stored successes
         _generate_single_turn             generate the fresh rows only, splice the stored ones in
       _calculate_rewards                stored trajectories keep their recorded rewards
-    _compute_loss                     of `MixedLossTrainer`: the host's loss on fresh rows, plus the replayed term
-      _admit                            after the last: what it wants stored becomes trajectories
+    _compute_loss                     the host's loss on fresh rows, plus the replayed terms; after the last, finish
 
-Runs and their checkpoints are those of `ResumableGRPOTrainer`.
+What happens in between is a `ReplayStep`'s. Runs and their checkpoints are those of `ResumableGRPOTrainer`.
 """
 
+import functools
 import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import TrainerCallback
 
 from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
-from ..experience.policy_stats import PolicyStats as Scores
+from ..experience.policy_stats import PolicyStats
 from ..experience.quality import Embedder
-from ..experience.trajectory import RIGHT, UNSCORABLE, Group, Trajectory
-from ..objective import are_alike, group_advantages, weight_positive, without_noise
+from ..experience.trajectory import Trajectory
+from ..log import Origin
+from ..objective import are_alike, weight_positive
 from ..registry import resolve_rules
 from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
-from . import checks
-from .alarms import alarm_of
-from .checkpoint import CheckpointFacts
-from .config import ExGRPOConfig
-from .embedding import EmbeddingAhead
-from .experience import ExperienceKeeper
-from .generation import NO_LOGP, Generation, merge, outcomes_of
-from .metric_table import PREFIXES, hidden
-from .metrics import (
-    batch_metrics,
-    fresh_metrics,
-    length_metrics,
-    loss_metrics,
-    pool_metrics,
-    push_metrics,
-    reward_metrics,
+from ..runtime import checks as shared_checks
+from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
+from ..runtime.checkpoint import CheckpointFacts
+from ..runtime.context import Correctness, Progress, RunContext
+from ..runtime.encoder import EmbeddingAhead
+from ..runtime.metric_table import PREFIXES, hidden, metric_of
+from ..runtime.metrics import fresh_metrics
+from ..runtime.padding import without_left_padding
+from ..runtime.positions import has_absolute_positions, has_table_of_positions, positions_of
+from ..runtime.provenance import (
+    bounds_of,
+    columns_of_run,
+    embedding_of,
+    provenance_of,
+    rewards_of,
+    tokenizer_json,
+    vocabulary_of,
 )
-from .mixed_loss import MixedLossTrainer
-from .model_card import add_to_card, method_of
-from .origin import vocabulary_of
-from .processes import on_main
-from .questions import QuestionTable
+from ..runtime.questions import QuestionTable
+from ..runtime.session import ExperienceSession
+from ..runtime.skip_rows import counted, only, rows_to_compute, scale_of
+from ..runtime.step import ReplayStep, Stage
+from ..runtime.timing import Stopwatch
+from . import checks, model_card
+from .callbacks import StopAtGeneratedTokens, alarm_of
+from .comm import AccelerateComm
+from .config import ExGRPOConfig
+from .host_metrics import length_metrics, reward_metrics
+from .loss import added_term, capture_forward, replayed_term, token_weights
+from .rescoring import rescorer
+from .resume import ResumableGRPOTrainer
 from .reward_answers import checked
-from .rows import skips_rows
-from .scoring import has_absolute_positions, has_table_of_positions, measure, positions_of
-from .timing import Stopwatch
+from .scoring import measure
+from .skip_rows import account, most_of, skips_rows
 from .verifiers import UnansweredReport, begun_thoughts
 
 logger = logging.getLogger(__name__)
@@ -69,7 +78,7 @@ MAX_REWARD = 1e30
 """Beyond, means and squares of rewards are no longer numbers."""
 
 
-class ExGRPOTrainer(MixedLossTrainer):
+class ExGRPOTrainer(ResumableGRPOTrainer):
     """
     GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)): successful completions are kept,
     organised by question and by how hard the question is now, and the most valuable are replayed in groups with fresh
@@ -121,36 +130,39 @@ class ExGRPOTrainer(MixedLossTrainer):
         checks.check_rows(given.get("train_dataset"), config.generation_batch_size // config.num_generations)
         if config.replay.active:
             checks.check_problem_types(config.replay, given)
-            embedder = checks.embedder_of(config, embedder)
+            embedder = shared_checks.embedder_of(config, embedder)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
-        self.experience: ExperienceKeeper | None = None
+        self.experience: ExperienceSession | None = None
         self._tokens_of_this_process = 0
         self.idle_reason: str | None = None
         self.last_metrics: dict[str, float] = {}
         self._shown: set[str] | None = None
         self.time = Stopwatch()
-        self._forward: tuple[Tensor, Tensor] | None = None
         self._begun: list[bool] = []
-        self._name, self._paper = method_of(config.preset)
+        self._rows: list[dict[str, Any]] = []
+        self._host_metrics: dict[str, float] = {}
+        self._name, self._paper = model_card.method_of(config.preset)
         if config.replay.active:
             self._tag_names = [*GRPOTrainer._tag_names, "exgrpo"]
         self._told: set[str] = set()
         config.own_trainer = True
         super().__init__(**given)
-        checks.check_trainable(self.model)
+        self.comm = AccelerateComm(self.accelerator)
+        shared_checks.check_trainable(self.model)
         checks.report_names(self)
         self._positions = positions_of(self.accelerator.unwrap_model(self.model))
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
         self._embedding = EmbeddingAhead(self.embedder) if self.embedder is not None else None
-        self._correctness = checks.correctness_index(self.reward_func_names, config.correctness_function)
-        self._unanswered = UnansweredReport(self.reward_funcs, self.reward_func_names, self._correctness)
+        decides = shared_checks.correctness_index(self.reward_func_names, config.correctness_function)
+        self._correctness = Correctness(decides, config.correctness_threshold)
+        self._unanswered = UnansweredReport(self.reward_funcs, self.reward_func_names, decides)
         checks.check_generation_defaults(self)
         if not config.clip_fresh:
             self.epsilon_low = self.epsilon_high = math.inf
         if config.max_generated_tokens is not None:
-            self.add_callback(_StopAtGeneratedTokens(self))
+            self.add_callback(StopAtGeneratedTokens(self))
         if config.replay.active:
             self._start_replay(config)
         checks.report_options(self)
@@ -173,29 +185,80 @@ class ExGRPOTrainer(MixedLossTrainer):
         return args
 
     def _start_replay(self, config: ExGRPOConfig) -> None:
-        checks.check_no_dropout(self.model)
+        shared_checks.check_no_dropout(self.model)
         main = self.accelerator.is_main_process
         self.questions = QuestionTable(
             self.train_dataset,
             lambda prompts: self._tokenize_prompts(prompts)[0],
             progress=main and not config.disable_tqdm and len(self.train_dataset) > 10_000,
         )
-        checks.check_same_questions(gather_object([self.questions.digest()]))
+        shared_checks.check_same_questions(self.comm.gather(self.questions.digest()))
         by_type = config.by_problem_type and config.replay.replays_questions
         self.types = self.questions.types() if by_type else None
-        self.experience = ExperienceKeeper(self)
+        model = self.accelerator.unwrap_model(self.model)
+        self._vocabulary = vocabulary_of(model)
+        self.experience = ExperienceSession(self._context(config, self.questions), self.comm)
         self.experience.listeners.append(self._count)
         self.planner = self.experience.new_planner()
         self._columns_of_replay = 1
-        prompt = self.questions.prompt_ids(0)
-        self._has_absolute_positions = on_main(self.accelerator, lambda: has_absolute_positions(self, prompt))
-        checks.check_lengths(
+        prompt, pad = self.questions.prompt_ids(0), self._tokenizer.pad_token_id
+        self._has_absolute_positions = self.comm.from_main(lambda: has_absolute_positions(model, pad, prompt))
+        shared_checks.check_lengths(
             self.questions.prompt_lengths, self.questions.row_of_question, self._positions, config.max_completion_length,
             self._has_absolute_positions or has_table_of_positions(self.model, self._positions),
         )  # fmt: skip
-        self._vocabulary = vocabulary_of(self.accelerator.unwrap_model(self.model))
         if main:
-            checks.report_start(self)
+            checks.report_start(self, self.questions)
+
+    def _context(self, config: ExGRPOConfig, questions: QuestionTable) -> RunContext:
+        """Say what this run is about, for what knows no host."""
+        return RunContext(
+            config=config.replay,
+            objective=config.objective,
+            seed=config.seed,
+            shuffle=self.shuffle_dataset,
+            num_generations=self.num_generations,
+            questions=questions,
+            types=self.types,
+            correctness=self._correctness,
+            reward_weights=self.reward_weights,
+            scale=self.scale_rewards,
+            epsilon=self.args.epsilon,
+            vocabulary=self._vocabulary,
+            log_path=config.experience_path if config.keeps_log else None,
+            experience_from=config.experience_from,
+            embedder=self.embedder,
+            device=self.accelerator.device,
+            progress=lambda: Progress(self._optimizer_step, self.generated_tokens),
+            provenance=self._provenance,
+            tokenizer=lambda: tokenizer_json(self._tokenizer),
+            score=self._scores,
+            rescore=rescorer(self, questions, self._correctness),
+            decode=lambda ids: self.processing_class.batch_decode(ids, skip_special_tokens=True),
+            bounds=lambda: bounds_of(config.replay, self._vocabulary, len(self.reward_funcs)),
+            columns_read=lambda: columns_of_run(
+                self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
+            ),
+        )
+
+    def _provenance(self) -> Origin:
+        assert self.questions is not None
+        args, options = self.args, {"preset": self.args.preset, "seed": self.args.seed, "shuffle": self.shuffle_dataset}
+        correctness, weights = self._correctness, self.reward_weights.tolist()
+        return provenance_of(
+            self.accelerator.unwrap_model(self.model),
+            self._tokenizer,
+            getattr(self.processing_class, "chat_template", None),
+            rewards=rewards_of(
+                self.reward_funcs, self.reward_func_names, weights, correctness.function, correctness.threshold
+            ),
+            temperature=float(args.temperature),
+            num_generations=self.num_generations,
+            questions=self.questions.digest(),
+            versions={name: version(name) for name in ("torch", "transformers", "trl", "accelerate")},
+            options=asdict(args.replay) | asdict(args.objective) | options,
+            embedding=embedding_of(self.embedder, args.embedding_model),
+        )
 
     # Experience and checkpoints ---------------------------------------------------------------------------------
 
@@ -207,7 +270,7 @@ class ExGRPOTrainer(MixedLossTrainer):
             return output
         finally:
             if self.experience is not None and self.planner is not None:
-                self.experience.pause(self.planner, done)
+                self.experience.close(self.planner, done)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """The host's; refuses to upload prompts and completions that nobody asked to upload."""
@@ -219,20 +282,31 @@ class ExGRPOTrainer(MixedLossTrainer):
         """The host's, with the preset, the options that differ from it, and what was replayed."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            add_to_card(Path(self.args.output_dir) / "README.md", self)
+            counts = None if self.planner is None else self.counts
+            run = model_card.Replayed(self.args, self.state.global_step, self.generated_tokens, counts)
+            model_card.add_to_card(Path(self.args.output_dir) / "README.md", run)
 
-    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> Generation | None:
+    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> ReplayStep | None:
         if facts is not None:
             self.generated_tokens = facts.generated_tokens
         self._shown = None
-        if self.experience is None or self.planner is None:
+        if self.experience is None or self.planner is None or self.questions is None:
             return None
         before = Counter(facts.counts) if facts is not None else self.counts.copy()
-        self.planner, generation = self.experience.start(self.planner, checkpoint, facts)
+        self.experience.context = self._context(self.args, self.questions)  # options may have changed since
+        self.planner, saved = self.experience.open(self.planner, checkpoint, facts, self.block_shape)
         self.counts = before  # what was rebuilt or inherited did not happen now
-        if generation is not None and not generation.admitted:
-            self._embed(generation)
-        return generation
+        if saved is None:
+            return None
+        step = self._new_step()
+        step.resume(saved)
+        return step
+
+    def _new_step(self) -> ReplayStep:
+        assert self.planner is not None and self.experience is not None
+        return ReplayStep(
+            self.experience.context, self.comm, self.planner, self.experience, self.time, self._embedding
+        )  # fmt: skip
 
     def _position(self, folder: Path) -> dict[str, Any] | None:
         if self.experience is None or self.planner is None:
@@ -248,22 +322,23 @@ class ExGRPOTrainer(MixedLossTrainer):
             output = super()._generate_and_score_completions(inputs)
             self._say_where_nothing_is_learned(output)
             return self._without_noise(output)
+        self._iteration = step = self._new_step()
         with self.time("plan"):
-            self._generation = generation = self._plan(inputs)
+            self._rows = self._plan(step, inputs)
         try:
-            output = super()._generate_and_score_completions(generation.inputs)
-            self._log_fresh_rewards(generation)
+            output = super()._generate_and_score_completions(self._rows)
+            self._log_fresh_rewards(step.batch)
         except BaseException:  # a reward function that raises, a user that interrupts
-            self.planner.abandon(generation.plan)
+            step.abandon()
             raise
         self._say_where_nothing_is_learned(output)
         with self.time("observe"):
-            return self._observe(generation, output)
+            return self._credit(step, output)
 
     def _without_noise(self, output: dict[str, Any]) -> dict[str, Any]:
         """The host's advantages, exactly 0 where the rewards of a group are alike but for rounding, and weighted."""
         advantages, size = output["advantages"], len(output["advantages"])
-        alike = are_alike(self._values.view(-1, self.num_generations))
+        alike = are_alike(self._fresh_values.view(-1, self.num_generations))
         if self.multi_objective_aggregation != "sum_then_normalize":  # it compares with the other groups of a batch
             alike = torch.zeros_like(alike)
         mine = slice(self.accelerator.process_index * size, (self.accelerator.process_index + 1) * size)
@@ -301,18 +376,14 @@ class ExGRPOTrainer(MixedLossTrainer):
             logger.warning(text, *values)
         self._told.add(kind)
 
-    def _plan(self, inputs: list[dict[str, Any]]) -> Generation:
-        """Rows of this process for the next generation; the sampler's are only counted."""
-        assert self.planner is not None and self.questions is not None
-        k, size, accelerator = self.num_generations, len(inputs), self.accelerator
-        plan = self.planner.plan(
-            size * accelerator.num_processes // k, self._optimizer_step, self.state.epoch or 0.0, self._scores
-        )
-        self._report_idle(plan.idle)
-        offset = accelerator.process_index * size
-        rows = self.questions.rows([int(plan.questions[row // k]) for row in range(offset, offset + size)])
+    def _plan(self, step: ReplayStep, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows of this process for the next generation; the sampler's are only counted."""
+        assert self.questions is not None
+        questions = len(inputs) * self.comm.world_size // self.num_generations
+        batch = step.plan(questions, self._optimizer_step, self.state.epoch or 0.0)
+        self._report_idle(batch.plan.idle)
         columns = list(inputs[0])
-        return Generation(plan, k, [{name: row[name] for name in columns} for row in rows], offset, size)
+        return [{name: row[name] for name in columns} for row in self.questions.rows(batch.questions())]
 
     def _report_idle(self, reason: str | None) -> None:
         """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
@@ -327,7 +398,7 @@ class ExGRPOTrainer(MixedLossTrainer):
                 logger.warning("Replay is on from step %d.", step)
         self.idle_reason = reason
 
-    def _scores(self, trajectories: Sequence[Trajectory]) -> list[Scores]:
+    def _scores(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
         assert self.questions is not None
         with self.time("measure"):
             return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
@@ -338,23 +409,17 @@ class ExGRPOTrainer(MixedLossTrainer):
         self._begun = begun_thoughts(self._tokenizer, prompts, output[0])
         if self.model.training:
             self._count_tokens(output[1])
-        if (generation := self._in_training()) is None:
+        if (step := self._in_training()) is None:
             return output
         completion_ids, completions, logprobs = output[1], output[3], output[4]
-        generation.completion_ids = completion_ids
-        if generation.stored:
-            self._replace_logged(self._fresh_lengths(generation))
-        if self.planner is None or self.planner.config.mixing != "rescue":
+        if step.batch.stored:
+            self._replace_logged(self._fresh_lengths(step.batch, completion_ids))
+        if self.args.replay.mixing != "rescue":
             return output
         # A replaced row must be replaced before the host pads and scores log-probs, so rewards are needed now; the
         # host's later call gets the same ones.
-        self._calculate_rewards(generation.inputs, prompts, completions, completion_ids)
-        assert generation.rewards is not None and generation.outcomes is not None
-        for rescue in self.planner.rescue(generation.plan, generation.outcomes, self._scores):
-            row = rescue.group * self.num_generations + rescue.member
-            generation.stored[row] = (rescue.choice, "rescue")
-        generation.record_rewards(generation.rewards)
-        for row, choice in generation.local().items():
+        self._calculate_rewards(self._rows, prompts, completions, completion_ids)
+        for row, choice in step.batch.local().items():
             ids = choice.trajectory.completion_ids.tolist()
             text = self.processing_class.batch_decode([ids], skip_special_tokens=True)[0]
             completion_ids[row] = ids
@@ -362,16 +427,16 @@ class ExGRPOTrainer(MixedLossTrainer):
             if logprobs is not None:
                 logprobs[row] = [NO_LOGP] * len(ids)
             for values in self._pending_extra_logs.values():
-                if len(values) == generation.size:
+                if len(values) == step.batch.size:
                     values[row] = None
-        self._log_labels(generation)
+        self._log_labels(step.batch)
         return output
 
     def _generate_single_turn(self, prompt_ids: list[Any], *args: Any, **kwargs: Any) -> Any:
-        generation = self._in_training()
+        step = self._in_training()
         if self.planner is None:
-            checks.check_prompts(prompt_ids, self._positions)
-        stored = generation.local() if generation is not None else {}
+            shared_checks.check_prompts(prompt_ids, self._positions)
+        stored = step.batch.local() if step is not None else {}
         # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
         if stored and not self.use_vllm and not self._is_sharded():
             rows = [row for row in range(len(prompt_ids)) if row not in stored]
@@ -395,9 +460,9 @@ class ExGRPOTrainer(MixedLossTrainer):
         return ids, logprobs
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        generation = self._in_training()
-        if generation is not None and generation.rewards is not None:
-            return generation.rewards
+        step = self._in_training()
+        if step is not None and step.stage >= Stage.SCORED:
+            return step.scored.rewards
         functions = list(self.reward_funcs)
         self.reward_funcs: list[Any] = checked(functions, self.reward_func_names)
         begun = self._begun if len(self._begun) == len(prompts) else [False] * len(prompts)
@@ -407,7 +472,7 @@ class ExGRPOTrainer(MixedLossTrainer):
             finally:
                 self.reward_funcs = functions
             if self.model.training:
-                stored = set(generation.local()) if generation is not None else set()
+                stored = set(step.batch.local()) if step is not None else set()
                 share = self._unanswered(self, prompts, completions, completion_ids_list, stored)
                 self._log({} if share is None else {"fresh/unanswered": share})
         if not self.model.training:
@@ -418,96 +483,87 @@ class ExGRPOTrainer(MixedLossTrainer):
             names = [name for name, column in zip(self.reward_func_names, infinite.T, strict=True) if column.any()]
             logger.warning("Infinite or huge rewards of %s count as unscorable (None).", ", ".join(map(repr, names)))
             rewards.masked_fill_(infinite, torch.nan)
-        outcomes = outcomes_of(rewards, self._correctness, self.args.correctness_threshold, self.num_generations)
-        self._say_at_the_threshold(rewards[:, self._correctness])
-        planned = set(generation.stored) if generation is not None else set()
-        values = self._values = self._weighted(rewards)
-        if generation is not None:
-            generation.values = values.float().cpu().numpy()
-            generation.host_metrics = reward_metrics(rewards, values, self.reward_func_names, planned)
-            generation.record_rewards(rewards)
-            generation.outcomes = outcomes
-            if self.planner is not None and self.planner.config.mixing != "rescue":
-                self._log_labels(generation)
-        self._log(fresh_metrics(outcomes, planned))
-        return rewards
+        self._say_at_the_threshold(rewards[:, self._correctness.function])
+        values = self._fresh_values = weighted(rewards, self.reward_weights, self.num_generations)
+        if step is None:
+            self._log(fresh_metrics(self._correctness.outcomes(rewards, self.num_generations), set()))
+            return rewards
+        planned, names = set(step.batch.stored), self.reward_func_names
+        self._host_metrics = reward_metrics(rewards, values, names, planned)
+        finish = ["stop" if ids and ids[-1] in self.eos_token_ids else "length" for ids in completion_ids_list]
+        scored = step.score(rewards, completion_ids_list, finish)
+        if self.args.replay.mixing != "rescue":
+            self._log_labels(step.batch)
+        self._log(step.metrics)
+        return scored.rewards
 
-    def _observe(self, generation: Generation, output: dict[str, Any]) -> dict[str, Any]:
-        """After scoring: tell the core, and put what the loss needs beside the host's columns."""
-        assert self.planner is not None and generation.rewards is not None
-        groups = generation.groups()
-        self.planner.observe(generation.plan, groups)
-        rewards = self._weighted(generation.rewards).view(-1, self.num_generations)
-        replayed = generation.replayed_members().to(rewards.device)
-        self._count_alike(are_alike(rewards))
-        generation.advantages = group_advantages(
-            rewards, 1.0, self.scale_rewards, replayed, self._objective.baseline
-        ).view(-1)
-        mine = generation.advantages[generation.offset : generation.offset + generation.size]
-        output["advantages"] = weight_positive(mine, self._objective.positive_weight)
+    def _credit(self, step: ReplayStep, output: dict[str, Any]) -> dict[str, Any]:
+        """After scoring: put the advantages, and what the loss needs, beside the host's columns."""
+        self._count_alike(step.scored.uniform)
+        output["advantages"] = step.advantages(step.scored)
         self._rewrite_logged_advantages(output["advantages"])
-        self._want(generation, groups)
-        self._embed(generation)
-        output |= generation.tensors(output["completion_ids"].size(1), output["completion_ids"].device)
+        ids = output["completion_ids"]
+        output |= step.columns(ids.size(1), ids.device)
         if "old_per_token_logps" in output:
-            generation.keep_logps(output["generation_row"].tolist(), output["old_per_token_logps"])
-        self._log(batch_metrics(generation))
-        self._commit()
+            step.record(output["generation_row"].tolist(), output["old_per_token_logps"])
         return output
 
-    def _want(self, generation: Generation, groups: list[Group | None]) -> None:
-        """Which fresh completions of this process will be stored."""
-        assert self.planner is not None and generation.outcomes is not None
-        outcomes = generation.outcomes.ravel()
-        for row in range(generation.offset, generation.offset + generation.size):
-            group = groups[row // self.num_generations]
-            if group is None or row in generation.stored or outcomes[row] == UNSCORABLE:
-                continue
-            ids = generation.completion_ids[row - generation.offset]
-            finish = "stop" if ids and ids[-1] in self.eos_token_ids else "length"
-            if ids and self.planner.wants(group, bool(outcomes[row] == RIGHT), finish):
-                generation.wanted[row] = finish
+    # Loss -------------------------------------------------------------------------------------------------------
 
-    def _embed(self, generation: Generation) -> None:
-        """Begin to embed what will be stored, beside the forwards of the loss."""
-        if self._embedding is not None and generation.wanted:
-            self._embedding.submit(generation.plan.generation, self.texts_of(generation))
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        step = self._in_training()
+        computed, scale = self._computed(inputs, step)
+        if step is None or self.experience is None:
+            loss = self._host_loss(model, inputs, computed) * scale
+            self._log({"fresh/entropy": self._metrics["train"]["entropy"][-1]})  # every row is fresh
+            return loss
+        context, replayed = self.experience.context, computed["replay_mask"]
+        host_inputs = {**computed, "advantages": computed["advantages"].masked_fill(replayed, 0.0)}
+        with capture_forward(self, host_inputs) as forwards:
+            loss = self._host_loss(model, inputs, host_inputs) * scale
+        forward = forwards[-1]
+        if step.batch.stored:
+            self._log_fresh_means(forward.entropies, computed["completion_mask"], replayed)
+        weights = token_weights(self, inputs, computed["completion_mask"])
+        for term in (
+            replayed_term(step, context, computed, forward, weights),
+            added_term(self, model, step, context, inputs),
+        ):
+            loss = loss if term is None else loss + term
+        if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
+            with self.time("admit"):
+                metrics = step.finish()
+            self._log(metrics | self.time.take())
+        return loss
 
-    def texts_of(self, generation: Generation) -> list[str]:
-        """The completions of this process that will be stored, as text."""
-        ids = [generation.completion_ids[row - generation.offset] for row in generation.wanted]
-        texts: list[str] = self.processing_class.batch_decode(ids, skip_special_tokens=True)
-        return texts
+    def _computed(self, inputs: dict[str, Any], step: ReplayStep | None) -> tuple[dict[str, Any], float]:
+        """Return the rows of a micro-batch that are computed, and what the host's mean over them is multiplied with."""
+        if not self._skips_rows:
+            return inputs, 1.0
+        needed = None if step is None else torch.as_tensor(step.needs(inputs["generation_row"].tolist()))
+        size, count = inputs["completion_mask"].size(0), counted(inputs, needed)
+        rows = rows_to_compute(inputs, count, functools.partial(most_of, self))
+        inputs = {**inputs, "counted": count}
+        return (inputs, 1.0) if rows is None else (only(inputs, rows), scale_of(self.loss_type, len(rows), size))
 
-    # Storing ----------------------------------------------------------------------------------------------------
+    def _host_loss(self, model: Any, inputs: dict[str, Any], computed: dict[str, Any]) -> Tensor:
+        loss: Tensor = super()._compute_loss(model, computed)
+        if self._skips_rows:
+            self._log({"fresh/rows_skipped": account(self, inputs, computed)})
+        return loss
 
-    def _commit(self) -> None:
-        if self.experience is not None and self.planner is not None:
-            with self.time("log"):
-                self.experience.commit(self.planner)
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        forward = super()._get_per_token_logps_and_entropies
+        if self.planner is not None and self._has_absolute_positions:
+            forward = functools.partial(without_left_padding, forward)
+        return forward(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
 
-    def _admit(self, generation: Generation) -> None:
-        """All forwards of a generation are done: what it wants stored becomes trajectories, on every process the same."""
-        assert self.planner is not None
-        if self._embedding is not None:
-            with self.time("embed"):
-                for vectors in self._embedding.result().values():
-                    generation.embeddings |= zip(generation.wanted, vectors, strict=True)
-        harvest = merge(gather_object([generation.harvest()]))
-        buffer = self.planner.buffer
-        for choice, scores, step in generation.measured(harvest):
-            if (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None:
-                buffer.measured([slot], [scores], step)
-        self.planner.learned(generation.plan, generation.lessons(harvest))
-        trajectories: list[Trajectory] = generation.trajectories(harvest)
-        self._log(loss_metrics(harvest, generation.replayed_rows))
-        self._log(push_metrics(generation, harvest, self._objective, self.args.epsilon, self._vocabulary))
-        self._log(
-            {"replay/admitted": float(self.planner.admit(trajectories, generation.groups() if self._embedding else ()))}
-        )
-        self._log(pool_metrics(self.planner), latest=True)
-        generation.admitted = True
-        self._commit()
+    def _in_training(self) -> ReplayStep | None:
+        return self._iteration if self.model.training else None
 
     # Logging ----------------------------------------------------------------------------------------------------
 
@@ -532,18 +588,36 @@ class ExGRPOTrainer(MixedLossTrainer):
         for name, value in metrics.items():
             self._metrics["train"][name][-1] = value
 
-    def _log_fresh_rewards(self, generation: Generation) -> None:
+    def _log(self, metrics: dict[str, float]) -> None:
+        """Log values that TRL averages until it logs, or states of which only the latest is true."""
+        for name, value in metrics.items():
+            if (metric := metric_of(name)) is not None and metric.state:
+                self._metrics["train"][name] = [value]
+            else:
+                self._metrics["train"][name].append(value)
+
+    def _log_fresh_means(self, entropies: Tensor, mask: Tensor, replayed: Tensor) -> None:
+        """The host's token means of a micro-batch are of all rows; put those of fresh ones there. entropies, mask: (b, T)."""
+        fresh = mask * ~replayed.unsqueeze(1)
+        sums = torch.stack([(entropies.detach() * fresh).sum(), fresh.sum(), mask.sum()]).float()
+        total, tokens, everything = self.accelerator.reduce(sums, reduction="sum").tolist()
+        logged = self._metrics["train"]
+        logged["entropy"][-1] = total / tokens if tokens else math.nan
+        if logged.get("kl"):
+            logged["kl"][-1] = logged["kl"][-1] * everything / tokens if tokens else math.nan
+
+    def _log_fresh_rewards(self, batch: ReplayBatch) -> None:
         """The host's reward metrics are of all rows: where stored ones are among them, put those of fresh rows in place."""
         mixed = self._metrics["train"]["reward"][-1]
-        if generation.stored:
-            self._replace_logged(generation.host_metrics)
+        if batch.stored:
+            self._replace_logged(self._host_metrics)
         self._log({"replay/reward_mixed": mixed})
 
-    def _fresh_lengths(self, generation: Generation) -> dict[str, float]:
+    def _fresh_lengths(self, batch: ReplayBatch, completion_ids: list[list[int]]) -> dict[str, float]:
         """The host's length metrics, over the rows of all processes that were generated."""
         ended = {*self.eos_token_ids, self._tokenizer.pad_token_id}
-        local = generation.local()
-        rows = [[len(ids), ids[-1] not in ended, row not in local] for row, ids in enumerate(generation.completion_ids)]
+        local = batch.local()
+        rows = [[len(ids), ids[-1] not in ended, row not in local] for row, ids in enumerate(completion_ids)]
         lengths, cut, fresh = self.accelerator.gather(torch.tensor(rows, device=self.accelerator.device)).cpu().T
         fresh = fresh.bool()
         return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}
@@ -558,15 +632,6 @@ class ExGRPOTrainer(MixedLossTrainer):
     def _is_sharded(self) -> bool:
         plugin = self.accelerator.state.deepspeed_plugin
         return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
-
-    def _weighted(self, rewards_per_func: Tensor) -> Tensor:
-        """One reward per completion, NaN where no function gave any; those of a group that differ by no more than rounding
-        are equal. (N*K, F) -> (N*K,)."""
-        terms = rewards_per_func * self.reward_weights.to(rewards_per_func.device)
-        rewards = terms.nansum(dim=1).masked_fill(terms.isnan().all(dim=1), torch.nan)
-        sizes = terms.abs().nan_to_num(posinf=0.0).sum(1).view(-1, self.num_generations)
-        tolerance = (terms.size(1) + 1) * torch.finfo(terms.dtype).eps * sizes.amax(1, keepdim=True)
-        return without_noise(rewards.view_as(sizes), tolerance).view(-1)
 
     def _say_at_the_threshold(self, values: Tensor) -> None:
         threshold = self.args.correctness_threshold
@@ -583,11 +648,11 @@ class ExGRPOTrainer(MixedLossTrainer):
         count = sum(map(len, completion_ids)) if self.rollout_func is not None else self._tokens_of_this_process
         counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
         self.generated_tokens += int(counts.sum())
-        self._log({"fresh/generated_tokens": float(self.generated_tokens)}, latest=True)
+        self._log({"fresh/generated_tokens": float(self.generated_tokens)})
 
-    def _log_labels(self, generation: Generation) -> None:
+    def _log_labels(self, batch: ReplayBatch) -> None:
         if self.log_completions:
-            self._log_completion_extra("replayed", generation.labels())
+            self._log_completion_extra("replayed", batch.labels())
 
     def _rewrite_logged_advantages(self, advantages: Tensor) -> None:
         """TRL's completions table shows the advantages that the loss used."""
@@ -596,14 +661,3 @@ class ExGRPOTrainer(MixedLossTrainer):
         for _ in range(min(len(values), len(logged))):
             logged.pop()
         logged.extend(values)
-
-
-class _StopAtGeneratedTokens(TrainerCallback):
-    """Ends training after the step in which the budget of generated tokens was reached."""
-
-    def __init__(self, trainer: ExGRPOTrainer):
-        self.trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer.generated_tokens >= args.max_generated_tokens:
-            control.should_training_stop = True

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from trl import GRPOTrainer
+
 from ..rewards.completion import answer_texts, opens_thinking
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ class UnansweredReport:
         self._said = False
 
     def __call__(
-        self, trainer: Any, prompts: Any, completions: Any, completion_ids: Any, stored: set[int]
+        self, trainer: GRPOTrainer, prompts: Any, completions: Any, completion_ids: Any, stored: set[int]
     ) -> float | None:
         """The share in a generation, on every process the same; None where nothing is known. stored: local rows not fresh."""
         if self._function is None:

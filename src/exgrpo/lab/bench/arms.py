@@ -72,8 +72,8 @@ class Script:
 
     def __call__(self, prompts: list[Any], completions: list[Any], **kwargs: Any) -> list[float | None]:
         """One reward a row; rows of a group stand side by side."""
-        generation = getattr(self.trainer, "_generation", None)
-        stored = {row // self.generations for row in (generation.stored if generation is not None else ())}
+        step = getattr(self.trainer, "_iteration", None)
+        stored = {row // self.generations for row in (step.batch.stored if step is not None else ())}
         return [
             reward for group in range(len(prompts) // self.generations) for reward in self.rewards_of(group in stored)
         ]

@@ -1,4 +1,4 @@
-"""Embeddings of completions: any encoder of `transformers`, and a thread that embeds beside the training step."""
+"""Embed completions by any encoder of `transformers`, in a thread beside the training step."""
 
 import atexit
 import ctypes
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoModel, AutoTokenizer
 
 from ..errors import ConfigurationError
 from ..experience.quality import Embedder, embed
@@ -80,6 +79,8 @@ class TextEncoder:
         return np.stack([found[ids] for ids in rows])
 
     def _load(self) -> tuple[Any, Any]:
+        from transformers import AutoModel, AutoTokenizer
+
         try:
             with torch.random.fork_rng(devices=[]):
                 tokenizer = AutoTokenizer.from_pretrained(self._name)

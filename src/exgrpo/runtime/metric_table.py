@@ -18,12 +18,14 @@ class Metric:
         meaning: what is measured, in one sentence.
         basic: whether it is shown with `replay_metrics="basic"`.
         rare: of the basic ones, whether it is left out as long as it has always been 0, as all that are not basic are.
+        state: whether it is a state, of which only the latest value is true; others are averaged until the next log.
     """
 
     unit: str
     meaning: str
     basic: bool = False
     rare: bool = False
+    state: bool = False
 
 
 METRICS: Mapping[str, Metric] = {
@@ -52,9 +54,12 @@ METRICS: Mapping[str, Metric] = {
         "completion tokens sampled since the start, over all processes and all calls of `train()`, without prompts and stored "
         "completions",
         basic=True,
+        state=True,
     ),
     "fresh/data_pass": Metric(
-        "passes", "completed passes over the questions; not TRL's `epoch`, which counts replayed questions too"
+        "passes",
+        "completed passes over the questions; not TRL's `epoch`, which counts replayed questions too",
+        state=True,
     ),
     "fresh/refilled": Metric("questions", "retired ones that filled up the batch", basic=True, rare=True),
     "fresh/rows_skipped": Metric(
@@ -71,10 +76,12 @@ METRICS: Mapping[str, Metric] = {
         "mean over all rows that are learned from, stored completions among them; TRL's `reward` is of fresh ones",
         basic=True,
     ),
-    "replay/size": Metric("completions", "stored, this generation's among them", basic=True),
-    "replay/questions": Metric("questions", "that can be replayed: with a stored completion, not retired", basic=True),
-    "replay/retired": Metric("questions", "retired now", basic=True),
-    "replay/gate_open": Metric("0 or 1", "1 once replay has started", basic=True),
+    "replay/size": Metric("completions", "stored, this generation's among them", basic=True, state=True),
+    "replay/questions": Metric(
+        "questions", "that can be replayed: with a stored completion, not retired", basic=True, state=True
+    ),
+    "replay/retired": Metric("questions", "retired now", basic=True, state=True),
+    "replay/gate_open": Metric("0 or 1", "1 once replay has started", basic=True, state=True),
     "replay/age_mean": Metric(
         "optimizer steps", "mean age of the replayed completions; only if there are any", basic=True
     ),
@@ -106,12 +113,12 @@ METRICS: Mapping[str, Metric] = {
     ),
     "replay/uses_max": Metric("replays", "the most of them"),
     "replay/first_use_share": Metric("share", "of them, those that were replayed for the first time"),
-    "replay/unsolved": Metric("questions", "replayable, bucket 0: the latest fresh group had no success"),
-    "replay/hard": Metric("questions", "replayable, accuracy in (0, 25] %"),
-    "replay/medium": Metric("questions", "replayable, accuracy in (25, 75) %"),
-    "replay/easy": Metric("questions", "replayable, accuracy from 75 % on"),
+    "replay/unsolved": Metric("questions", "replayable, bucket 0: the latest fresh group had no success", state=True),
+    "replay/hard": Metric("questions", "replayable, accuracy in (0, 25] %", state=True),
+    "replay/medium": Metric("questions", "replayable, accuracy in (25, 75) %", state=True),
+    "replay/easy": Metric("questions", "replayable, accuracy from 75 % on", state=True),
     "replay/bucket_k": Metric(
-        "questions", "replayable, accuracy k of K: `replay/bucket_0` and so on, where K is at most 16"
+        "questions", "replayable, accuracy k of K: `replay/bucket_0` and so on, where K is at most 16", state=True
     ),
     "replay/time/PHASE": Metric(
         "seconds",

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from ..config import ReplayConfig
-from ..replay import expected_count as expected_of
+from ..replay import expected_count
 
 Values = Mapping[str, float]
 """A training log, without what is not a finite number."""
@@ -23,40 +23,62 @@ ADVICE = {
 }
 """What to do, by how the reason begins."""
 
+
 _DEFAULTS = ReplayConfig()
 
 
-def option(args: Any, name: str) -> Any:
-    """An option of replay as the run has it; the method's default where its arguments are not of this package."""
-    return getattr(args, name, getattr(_DEFAULTS, name))
+@dataclass(frozen=True)
+class WatchedRun:
+    """What alarms must know of a run.
+
+    Args:
+        mixing, replay_share, start_step, start_epoch, start_size, start_pass_at_1, start_completions, retired_in_stream: its
+            options of these names.
+        num_questions: in the data; None: not known, and retired ones do not count as right.
+        completions: of a generation; None: not known.
+        num_generations: completions of a question in it.
+        updates: optimizer steps of a generation.
+    """
+
+    mixing: str = _DEFAULTS.mixing
+    replay_share: float = _DEFAULTS.replay_share
+    start_step: int = _DEFAULTS.start_step
+    start_epoch: float = _DEFAULTS.start_epoch
+    start_size: int = _DEFAULTS.start_size
+    start_pass_at_1: float = _DEFAULTS.start_pass_at_1
+    start_completions: int = _DEFAULTS.start_completions
+    retired_in_stream: bool = _DEFAULTS.retired_in_stream
+    num_questions: int | None = None
+    completions: int | None = None
+    num_generations: int = 1
+    updates: float = 1.0
 
 
-def lacks_trajectories(args: Any, values: Values) -> bool:
-    """Whether the gate waits for more stored trajectories."""
-    return values.get("replay/size", 0.0) <= option(args, "start_size") if option(args, "start_size") else False
+def lacks_trajectories(run: WatchedRun, values: Values) -> bool:
+    """Tell whether the gate waits for more stored trajectories."""
+    return values.get("replay/size", 0.0) <= run.start_size if run.start_size else False
 
 
-def has_judged(args: Any, step: int) -> bool:
-    """Whether `start_completions` can have been seen by a step."""
-    batch = getattr(args, "generation_batch_size", None)
-    if batch is None or not option(args, "start_pass_at_1"):
+def has_judged(run: WatchedRun, step: int) -> bool:
+    """Tell whether `start_completions` can have been seen by a step."""
+    if run.completions is None or not run.start_pass_at_1:
         return True
-    updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
-    return bool(batch * step / updates >= option(args, "start_completions"))
+    return bool(run.completions * step / run.updates >= run.start_completions)
 
 
-def is_by_the_coin(args: Any) -> bool:
-    """Whether a generation has less than one question to replay, so that a coin decides."""
-    batch = getattr(args, "generation_batch_size", None)
-    return batch is not None and 0 < expected_of(batch // args.num_generations, option(args, "replay_share")) < 1
+def is_by_the_coin(run: WatchedRun) -> bool:
+    """Tell whether a generation has less than one question to replay, so that a coin decides."""
+    if run.completions is None:
+        return False
+    return 0 < expected_count(run.completions // run.num_generations, run.replay_share) < 1
 
 
 def of_collapse(
-    early: tuple[float, float], now: tuple[float, float], window: int, flat: int, args: Any, step: int
+    early: tuple[float, float], now: tuple[float, float], window: int, flat: int, run: WatchedRun, step: int
 ) -> str:
     """early, now: mean entropy and Pass@1 of the first and the last window. flat: steps without a rise of Pass@1."""
     (entropy, pass_at_1), (entropy_now, pass_at_1_now) = early, now
-    replay = ", a smaller replay_share, trajectory_choice='random'" if option(args, "mixing") != "none" else ""
+    replay = ", a smaller replay_share, trajectory_choice='random'" if run.mixing != "none" else ""
     return (
         f"Entropy has collapsed at step {step}: fresh/entropy is {entropy_now:.3g} nats over the last {window} steps, "
         f"{100 * entropy_now / entropy:.2g} % of the {entropy:.3g} it began with, while Pass@1 went from {pass_at_1:.2f} to "
@@ -78,12 +100,12 @@ def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
     )
 
 
-def of_gate(values: Values, steps: int, args: Any, step: int, reason: str | None = None) -> str:
+def of_gate(values: Values, steps: int, run: WatchedRun, step: int, reason: str | None = None) -> str:
     """steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed. reason: of the
     latest generation."""
-    size, needed = option(args, "start_size"), option(args, "start_pass_at_1")
+    size, needed = run.start_size, run.start_pass_at_1
     pass_at_1 = values.get("fresh/pass_at_1")
-    if lacks_trajectories(args, values):
+    if lacks_trajectories(run, values):
         return (
             f"Replay has not started at step {step}, and may never: {values.get('replay/size', 0.0):.0f} trajectories are "
             f"stored, for {steps} steps not more, and start_size={size} must be exceeded. Meanwhile this is plain GRPO. "

@@ -1,15 +1,16 @@
-"""A trainer's experience across processes and restarts: opened, rebuilt, written down, tied to checkpoints.
+"""Keep a run's experience across processes and restarts: open it, rebuild it, write it down, tie it to checkpoints.
 
 The main process writes the log and reads token arrays from it; all processes hold the same index. What only one can do is
-done there, and its outcome, or its error, reaches all (`on_main`).
+done there, and its result, or its error, reaches all (`Comm.from_main`).
 """
 
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import Diversity, embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
+from ..experience.trajectory import FloatArray
 from ..log import FILE_NAME, LogReader, LogWriter, Origin, Position, log_in, rebuild
 from ..log.connection import WriterLock, put_in_place
 from ..log.filesystem import is_shared
-from ..replay import FreshStream, ReplayPlanner
-from ..replay import ReplayedTrajectory as Choice
-from . import origin as origins
-from .checkpoint import CheckpointFacts, SavedBlock, load_block, serials_of, unpacked
-from .generation import Generation, merge
-from .processes import SharedStore, on_main
+from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
+from .batch import NewRows
+from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, load_block, serials_of, unpacked
+from .comm import Comm, SharedStore
+from .context import RunContext
+from .provenance import order_of_data
+from .row_stats import RowStats
 
 logger = logging.getLogger(__name__)
 
@@ -46,32 +49,53 @@ class Opened:
 
     index: dict[str, Any] | None
     state: PlannerState
-    choices: dict[int, Choice] | None
+    choices: dict[int, ReplayedTrajectory] | None
     diversity: Diversity | None = None
 
 
-class ExperienceKeeper:
-    """Keeps the experience of a trainer with replay.
+class SessionState(Enum):
+    """Where a session stands.
+
+    CLOSED: nothing was begun. OPEN: memory and log agree, up to the generation under way. UNWRITTEN: the last commit failed,
+    and the log lacks what memory holds. AHEAD: a generation was given up half way, and memory holds what the log shall not.
+    FAILED: the first start failed half way.
+    """
+
+    CLOSED = "closed"
+    OPEN = "open"
+    UNWRITTEN = "unwritten"
+    AHEAD = "ahead"
+    FAILED = "failed"
+
+
+NOTHING_BEGUN = (SessionState.CLOSED, SessionState.FAILED)
+
+
+class ExperienceSession:
+    """The experience of a run.
 
     Args:
-        trainer: an `ExGRPOTrainer` with a table of questions.
+        context: of the run.
+        comm: its processes.
 
     Attributes:
         listeners: see every event, on every process; the log is one of them, on the main process.
+        log: the open log, on the main process.
+        position: of the last commit, on the main process.
+        state: where it stands; `UNWRITTEN` and `AHEAD` are known on the main process alone.
     """
 
-    def __init__(self, trainer: Any):
-        self.trainer = trainer
-        self.config = trainer.args
-        self.accelerator = trainer.accelerator
+    def __init__(self, context: RunContext, comm: Comm):
+        self.context = context
+        self.comm = comm
         self.listeners: list[Listener] = []
-        self.log: LogWriter | None = None  # of the main process
-        self.position: Position | None = None  # of the last commit
-        self._started = False
-        self._failed = False  # to start, half way
-        self._has_begun = False  # the log that is open
-        self._all_is_written = False
-        self._is_ahead = False  # memory, of the log: a generation was given up half way
+        self.log: LogWriter | None = None
+        self.position: Position | None = None
+        self.state = SessionState.CLOSED
+
+    @property
+    def _is_main(self) -> bool:
+        return self.comm.rank == 0
 
     def tell(self, event: Event) -> None:
         for listener in self.listeners:
@@ -79,32 +103,32 @@ class ExperienceKeeper:
 
     def new_planner(self) -> ReplayPlanner:
         """A planner that remembers nothing yet."""
-        trainer, config = self.trainer, self.config
-        table = trainer.questions
-        stream = FreshStream(table.permutations(config.seed, trainer.shuffle_dataset), len(table))
+        context, table = self.context, self.context.questions
+        stream = FreshStream(table.permutations(context.seed, context.shuffle), len(table))
         return ReplayPlanner(
-            config.replay, stream, trainer.num_generations, config.seed, self._store(), self.tell, trainer.types
+            context.config, stream, context.num_generations, context.seed, self._store(), self.tell, context.types
         )
 
     def _store(self) -> TrajectoryStore:
         inner: TrajectoryStore | None = None
-        if self.accelerator.is_main_process:
+        if self._is_main:
             inner = self.log if self.log is not None else MemoryStore()
-        if inner is not None and self.accelerator.num_processes == 1:
+        if inner is not None and self.comm.world_size == 1:
             return inner
-        return SharedStore(self.accelerator, inner)
+        return SharedStore(self.comm, inner)
 
     # Opening ----------------------------------------------------------------------------------------------------
 
-    def start(
-        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None
-    ) -> tuple[ReplayPlanner, Generation | None]:
+    def open(
+        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, shape: Sequence[int] = ()
+    ) -> tuple[ReplayPlanner, SavedStep | None]:
         """Open the log, and begin or continue: on all processes at once.
 
         Args:
             planner: of an earlier call of `train()`, which goes on; or one that remembers nothing.
             checkpoint: that the run continues from.
             facts: what it says.
+            shape: how this run cuts a generation block.
 
         Returns:
             The planner to use, and the generation that is being learned from, if the checkpoint lies within one.
@@ -112,15 +136,14 @@ class ExperienceKeeper:
         Raises:
             ConfigurationError, CheckpointError, ExperienceLogError: on every process.
         """
-        again = self._started and checkpoint is None
-        if not self.config.keeps_log:
+        if self.context.log_path is None:
             if checkpoint is not None:
                 raise ConfigurationError(
                     "resume_from_checkpoint needs the experience of the run, but experience_log='none'. Resume without that "
                     "option if the run had a log; or start from the checkpoint's weights (model=CHECKPOINT) with empty "
                     "experience, or set preset='on-policy'."
                 )
-            self._started = True
+            self.state = SessionState.OPEN
             return planner, None
         if checkpoint is not None and (facts is None or facts.log is None):
             raise CheckpointError(
@@ -128,30 +151,47 @@ class ExperienceKeeper:
                 "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
                 "experience_from=LOG if there is one; or resume with preset='on-policy'."
             )
-        on_main(self.accelerator, lambda: self._open(planner, checkpoint, facts))
-        ahead = again and on_main(self.accelerator, lambda: self._is_ahead)
+        before = self.state
+        try:
+            opened = self._opened(planner, checkpoint, facts, shape)
+        except BaseException:
+            self._close()
+            if before in NOTHING_BEGUN:
+                self.state = SessionState.FAILED
+            elif self.state is not SessionState.UNWRITTEN:
+                self.state = before
+            raise
+        self.state = SessionState.OPEN
+        return opened
+
+    def _opened(
+        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, shape: Sequence[int]
+    ) -> tuple[ReplayPlanner, SavedStep | None]:
+        comm, before = self.comm, self.state
+        again = before not in NOTHING_BEGUN and checkpoint is None
+        comm.from_main(lambda: self._open(planner, checkpoint, facts))
+        ahead = again and comm.from_main(lambda: self.state is SessionState.AHEAD)
         if again and not ahead:
             planner.buffer.store = self._store()
-            on_main(self.accelerator, lambda: self._go_on(planner))
+            comm.from_main(lambda: self._go_on(planner))
             return planner, None
-        if checkpoint is not None or self._failed or ahead:
+        if checkpoint is not None or before is SessionState.FAILED or ahead:
             planner = self.new_planner()
-        self._failed = True
         planner.buffer.store = self._store()
-        opened = on_main(self.accelerator, lambda: self._begin(planner, checkpoint, facts, ahead))
-        if not self.accelerator.is_main_process:
+        opened = comm.from_main(lambda: self._begin(planner, checkpoint, facts, ahead, shape))
+        if not self._is_main:
             if opened.index is not None:
                 restore(planner.buffer, opened.index)
             planner.restore(opened.state)
             planner.diversity = opened.diversity
-        self._started, self._failed, self._is_ahead = True, False, False
         if checkpoint is None or opened.choices is None:
             return planner, None
-        saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
-        return planner, unpacked(saved, opened.choices, self.accelerator.device)
+        saved = load_block(Path(checkpoint), comm.rank, self.context.device)
+        return planner, unpacked(saved, opened.choices, self.context.device)
 
     def _open(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> None:
-        path = self.config.experience_path
+        path = self.context.log_path
+        assert path is not None
         if checkpoint is not None and facts is not None and facts.log is not None:
             restore_copy(Path(checkpoint) / FILE_NAME, path, Position(**facts.log))
         if checkpoint is not None and not path.is_file():
@@ -163,8 +203,7 @@ class ExperienceKeeper:
             self.commit(planner)
         if self.log is not None:  # of an earlier call of train()
             self._close()
-        self._has_begun = False
-        self.log = LogWriter(path, self.trainer.questions, self.config.logp_dtype)
+        self.log = LogWriter(path, self.context.questions, self.context.config.logp_dtype)
         self.listeners.append(self.log)
 
     def _close(self) -> None:
@@ -176,35 +215,38 @@ class ExperienceKeeper:
     def _go_on(self, planner: ReplayPlanner) -> None:
         """Another call of `train()`: the experience is in memory, the log continues where it was left."""
         assert self.log is not None
-        if self.position is None or not self._all_is_written:
+        if self.position is None or self.state is SessionState.UNWRITTEN:
             raise ExperienceLogError(
                 f"{self.log.path} lacks what happened since its last commit, which failed. Make a new trainer and resume from "
                 "the last checkpoint."
             )
-        origin = origins.describe(self.trainer, origins.tokenizer_json(self.trainer))
-        self.log.begin(origin, self.position, self.trainer._optimizer_step)
+        self.log.begin(self.context.provenance(), self.position, self._step)
         self.commit(planner)
 
     def _begin(
-        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, ahead: bool
+        self,
+        planner: ReplayPlanner,
+        checkpoint: str | None,
+        facts: CheckpointFacts | None,
+        ahead: bool,
+        shape: Sequence[int],
     ) -> Opened:
         assert self.log is not None
-        tokenizer = origins.tokenizer_json(self.trainer)
-        origin = origins.describe(self.trainer, tokenizer)
-        if tokenizer is not None:
+        origin = self.context.provenance()
+        if (tokenizer := self.context.tokenizer()) is not None:
             self.log.add_tokenizer(origin.tokenizer, tokenizer)
-        choices: dict[int, Choice] | None = None
+        choices: dict[int, ReplayedTrajectory] | None = None
         if checkpoint is not None:
-            choices = self._resume(planner, origin, checkpoint, facts)
+            choices = self._resume(planner, origin, checkpoint, facts, shape)
         elif ahead and self.position is not None:
             planner.restore(self._rebuild(planner, origin, self.position))
             logger.warning("The generation that was given up half way is not in the log, and is planned anew.")
         else:
             self._start_anew(planner, origin)
-        with self.log.at_step(self.trainer._optimizer_step):
+        with self.log.at_step(self._step):
             planner.buffer.shrink()
         self.commit(planner)
-        shared = self.accelerator.num_processes > 1
+        shared = self.comm.world_size > 1
         return Opened(
             snapshot_of(planner.buffer) if shared else None,
             self._state(planner),
@@ -215,37 +257,41 @@ class ExperienceKeeper:
     def _start_anew(self, planner: ReplayPlanner, origin: Origin) -> None:
         assert self.log is not None
         position = self.log.reader.position()
-        if position is not None and position.seq and self.config.experience_from is None:
+        if position is not None and position.seq and self.context.experience_from is None:
             logger.warning(
                 "%s holds the experience of an earlier run. It stays there; this run starts with none, on a branch of its own. "
                 "To continue that run: train(resume_from_checkpoint=True); to start from what it holds: experience_from=%r.",
                 self.log.path,
                 str(self.log.path),
             )
-        self.log.begin(origin, None, self.trainer._optimizer_step)
-        if (path := self.config.experience_from) is not None:
+        self.log.begin(origin, None, self._step)
+        if (path := self.context.experience_from) is not None:
             with open_source(path) as source:
                 self._inherit(planner, origin, source)
 
     def _inherit(self, planner: ReplayPlanner, origin: Origin, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
-        step = self.trainer._optimizer_step
         source = replace(source, trajectories=committing(source.trajectories, self.log, self._state(planner)))
         report = inherit(
-            source, planner.buffer, self.log, origin, step, origins.rescorer(self.trainer), origins.bounds(self.trainer),
-            reads=origins.reads(self.trainer), keep_retired=keep_retired,
+            source, planner.buffer, self.log, origin, self._step, self.context.rescore, self.context.bounds(),
+            reads=self.context.columns_read(), keep_retired=keep_retired,
         )  # fmt: skip
         logger.warning("Experience from %s: %s.", source.name, report)
 
     def _resume(
-        self, planner: ReplayPlanner, origin: Origin, checkpoint: str, facts: CheckpointFacts | None
-    ) -> dict[int, Choice] | None:
+        self,
+        planner: ReplayPlanner,
+        origin: Origin,
+        checkpoint: str,
+        facts: CheckpointFacts | None,
+        shape: Sequence[int],
+    ) -> dict[int, ReplayedTrajectory] | None:
         """Become what the checkpoint's run was. Returns the stored trajectories of the generation under way, or None where
         there is none that can be learned from on."""
         assert self.log is not None
         assert facts is not None and facts.log is not None
         position = Position(**facts.log)
-        reader, step = self.log.reader, self.trainer._optimizer_step
+        reader, step = self.log.reader, self._step
         reader.lineage(position)  # is it there?
         before = reader.origin_of(position.branch)
         changed = before.differences(origin)
@@ -267,7 +313,7 @@ class ExperienceKeeper:
             return None
         end = reader.end()
         state = self._rebuild(planner, origin, position)
-        if origins.order_of_data(before) != origins.order_of_data(origin):
+        if order_of_data(before) != order_of_data(origin):
             logger.warning("Another seed or shuffling than before: the passes over the data start anew.")
             state = replace(state, pass_number=0, cursor=0, deferred=())
         planner.restore(state)
@@ -282,8 +328,8 @@ class ExperienceKeeper:
             return None
         saved = [load_block(Path(checkpoint), rank) for rank in range(facts.world_size)]
         serials = sorted({serial for block in saved for serial in serials_of(block)})
-        choices = {s: Choice(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)}
-        if facts.shape == self.trainer.block_shape:
+        choices = {s: ReplayedTrajectory(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)}
+        if facts.shape == list(shape):
             return choices
         self._admit_rest(planner, saved, choices)
         return None
@@ -292,7 +338,7 @@ class ExperienceKeeper:
         """Give a planner the experience of a position, on a branch that continues it; what else it was there."""
         assert self.log is not None
         reader = self.log.reader
-        self.log.begin(origin, position, self.trainer._optimizer_step)
+        self.log.begin(origin, position, self._step)
         indices = self.log.indices()
         state = rebuild(reader, planner.buffer, position, indices)
         if planner.diversity is not None:
@@ -300,17 +346,16 @@ class ExperienceKeeper:
                 planner.diversity.add(int(indices[question]), vector)
         return state
 
-    def _admit_rest(self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, Choice]) -> None:
+    def _admit_rest(
+        self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, ReplayedTrajectory]
+    ) -> None:
         """A batch that was cut otherwise is not learned from on, but its successes are stored."""
         parts = [unpacked(block, choices) for block in saved]
-        stored = 0
-        if not parts[0].admitted:
-            for part in parts:
-                if self.trainer.embedder is not None and part.wanted:
-                    vectors = embed(self.trainer.embedder, self.trainer.texts_of(part))
-                    part.embeddings |= zip(part.wanted, vectors, strict=True)
-            harvest = merge([part.harvest() for part in parts])
-            stored = planner.admit(parts[0].trajectories(harvest), parts[0].groups())
+        scored, stored = parts[0].scored, 0
+        if not parts[0].finished:
+            new = NewRows.merge([NewRows.of(part.scored, self._embedded(part)) for part in parts])
+            stats = RowStats.concatenate([part.stats for part in parts])
+            stored = planner.admit(new.trajectories(scored, stats), scored.groups)
         logger.warning(
             "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
             "updates are left out, its %d new successes are stored, and the next generation begins.",
@@ -318,27 +363,39 @@ class ExperienceKeeper:
             stored,
         )
 
+    def _embedded(self, part: SavedStep) -> dict[int, FloatArray]:
+        """Return the embeddings of what a process would have stored, by row; nothing where quality is not used."""
+        rows = part.scored.to_admit
+        if self.context.embedder is None or not rows:
+            return {}
+        return dict(zip(rows, embed(self.context.embedder, self.context.decode(part.scored.ids_of(rows))), strict=True))
+
     # While training ---------------------------------------------------------------------------------------------
 
     def _state(self, planner: ReplayPlanner) -> PlannerState:
-        return planner.state(self.trainer._optimizer_step, self.trainer.generated_tokens)
+        progress = self.context.progress()
+        return planner.state(progress.step, progress.generated_tokens)
+
+    @property
+    def _step(self) -> int:
+        return self.context.progress().step
 
     def commit(self, planner: ReplayPlanner, checkpoint: bool = False) -> Position | None:
         """Write down what happened; on the main process."""
         if self.log is None:
             return None
         snapshot = snapshot_of(planner.buffer) if checkpoint else None
-        self._has_begun, self._all_is_written = True, False
+        self.state = SessionState.UNWRITTEN
         self.position = self.log.commit(self._state(planner), checkpoint, snapshot)
-        self._all_is_written = True
+        self.state = SessionState.OPEN
         return self.position
 
     def checkpoint(self, planner: ReplayPlanner, folder: Path) -> dict[str, Any] | None:
         """Commit for a checkpoint in a folder; every process gets the position, or the error that makes the checkpoint
         fail."""
-        if not self.config.keeps_log:
+        if self.context.log_path is None:
             return None
-        position = on_main(self.accelerator, lambda: self._commit_and_copy(planner, folder))
+        position = self.comm.from_main(lambda: self._commit_and_copy(planner, folder))
         return None if position is None else asdict(position)
 
     def _commit_and_copy(self, planner: ReplayPlanner, folder: Path) -> Position | None:
@@ -347,16 +404,17 @@ class ExperienceKeeper:
             self.log.copy_to(folder / FILE_NAME)
         return position
 
-    def pause(self, planner: ReplayPlanner, done: bool) -> None:
+    def close(self, planner: ReplayPlanner, done: bool) -> None:
         """Training is over for now: free the log for others; `done` if nothing went wrong. A generation that was given up
         before its results were written leaves nothing in the log."""
-        if self.log is None or not self._has_begun:
-            self._close()
+        if self.log is None:
             return
         try:
-            self._is_ahead = not done and self._all_is_written and self.log.waits
+            ahead = not done and self.state is SessionState.OPEN and self.log.waits
             try:
-                if not self._is_ahead:
+                if ahead:
+                    self.state = SessionState.AHEAD
+                else:
                     self.commit(planner)
             finally:
                 self.log.pause()

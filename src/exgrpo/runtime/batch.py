@@ -1,0 +1,239 @@
+"""Hold what one iteration of a host learns from: its rows before they are scored, and after.
+
+Global rows are numbered over all processes; a row's group is row // K, its member row % K.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..experience.trajectory import RIGHT, FloatArray, Group, IntArray, Trajectory
+from ..objective import without_noise
+from ..replay import ReplayedTrajectory, Rescue, StepPlan
+from .row_stats import RowStats
+
+NO_LOGP = float("nan")
+"""The sampling log-prob of a token that was not sampled now; hosts leave such out of their statistics and ratios."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayBatch:
+    """The rows of an iteration.
+
+    Args:
+        plan: of this iteration.
+        num_generations: K.
+        offset: global row of the first row of this process.
+        size: how many rows this process holds.
+        stored: global rows that hold a stored trajectory, and by what stage (`replay` or `rescue`) it came there.
+        added: stored trajectories beside the groups, under rows of their own behind all others.
+    """
+
+    plan: StepPlan
+    num_generations: int
+    offset: int
+    size: int
+    stored: Mapping[int, tuple[ReplayedTrajectory, str]]
+    added: Mapping[int, ReplayedTrajectory]
+
+    @classmethod
+    def of_plan(cls, plan: StepPlan, num_generations: int, offset: int, size: int) -> "ReplayBatch":
+        """Lay out a plan: a group's stored members are its last ones."""
+        stored = {
+            group * num_generations + num_generations - 1 - place: (choice, "replay")
+            for group, choices in enumerate(plan.replays)
+            for place, choice in enumerate(choices)
+        }
+        rows = len(plan.questions) * num_generations
+        return cls(plan, num_generations, offset, size, stored, dict(enumerate(plan.added, rows)))
+
+    def with_rescues(self, rescues: Iterable[Rescue]) -> "ReplayBatch":
+        """Put rescuing trajectories into their rows."""
+        k = self.num_generations
+        rescued = {rescue.group * k + rescue.member: (rescue.choice, "rescue") for rescue in rescues}
+        return replace(self, stored={**self.stored, **rescued}) if rescued else self
+
+    @property
+    def rows(self) -> range:
+        """Global rows of this process."""
+        return range(self.offset, self.offset + self.size)
+
+    def local(self) -> dict[int, ReplayedTrajectory]:
+        """Return the stored trajectories among the rows of this process, by local row."""
+        return {row - self.offset: choice for row, (choice, _) in self.stored.items() if row in self.rows}
+
+    def labels(self) -> list[str]:
+        """Return `replay`, `rescue` or nothing for each row of this process."""
+        return [self.stored[row][1] if row in self.stored else "" for row in self.rows]
+
+    def stored_at(self, row: int) -> ReplayedTrajectory | None:
+        """Return the stored trajectory in a row, in a group or beside the groups."""
+        return self.stored[row][0] if row in self.stored else self.added.get(row)
+
+    @property
+    def replayed_rows(self) -> set[int]:
+        """Rows that hold a stored trajectory, of all processes."""
+        return {*self.stored, *self.added}
+
+    def replayed_members(self) -> Tensor:
+        """Return which members of the groups are stored ones, (B, K) of bool."""
+        mask = torch.zeros(len(self.plan.questions) * self.num_generations, dtype=torch.bool)
+        mask[list(self.stored)] = True
+        return mask.view(-1, self.num_generations)
+
+    def question_of(self, row: int) -> int:
+        """Return the question of a global row."""
+        if row in self.added:
+            return self.added[row].trajectory.question
+        return int(self.plan.questions[row // self.num_generations])
+
+    def questions(self) -> list[int]:
+        """Return the question of each row of this process."""
+        return [self.question_of(row) for row in self.rows]
+
+    def groups(self, outcomes: IntArray, rewards: FloatArray | None = None) -> list[Group | None]:
+        """Say what the fresh completions of each group were worth, those a rescue replaced among them; None without any.
+
+        Args:
+            outcomes: (B, K), before any rescue.
+            rewards: weighted, before any rescue, (B*K,), NaN where unscorable; None: not known.
+        """
+        plan, k = self.plan, self.num_generations
+        fresh = [k - len(choices) for choices in plan.replays]
+        spreads = [math.nan] * len(fresh) if rewards is None else _deviations(rewards.reshape(-1, k), np.array(fresh))
+        rows = zip(plan.questions.tolist(), outcomes, fresh, plan.replayed.tolist(), spreads, strict=True)
+        return [
+            Group(question, found[:m], replayed, spread) if m else None for question, found, m, replayed, spread in rows
+        ]
+
+    def columns(self, lengths: Sequence[int], width: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Return the columns that the loss reads beside the host's.
+
+        Args:
+            lengths: of the completion in each row of this process, (b,).
+            width: T, to which completions are padded on the right.
+            device: of all but the numbers of the rows.
+
+        Returns:
+            `replay_mask` (b,); `behaviour_logps` (b, T); `policy_mask` (b, T), the tokens that a policy wrote itself, today all
+            of a completion; `generation_row` (b,), the global row.
+        """
+        mask = torch.zeros(self.size, dtype=torch.bool)
+        logps = torch.zeros(self.size, width, dtype=torch.float32)
+        for row, choice in self.local().items():
+            mask[row] = True
+            logps[row, : len(choice.trajectory)] = torch.as_tensor(choice.trajectory.behaviour_logps.copy())
+        own = torch.arange(width)[None] < torch.tensor(list(lengths))[:, None]
+        return {
+            "replay_mask": mask.to(device),
+            "behaviour_logps": logps.to(device),
+            "policy_mask": own.to(device),
+            "generation_row": torch.arange(self.offset, self.offset + self.size),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredBatch:
+    """The rows of an iteration, and what they were worth.
+
+    Args:
+        batch: with the rows that a rescue replaced.
+        rewards: one value per reward function, (N*K, F), recorded ones for stored rows.
+        outcomes: (B, K), before any rescue.
+        advantages: of all rows before any weight, (N*K,).
+        completion_ids: of the rows of this process, stored ones in theirs.
+        to_admit: global rows of this process whose completions will be stored, and why each ended.
+        groups: of fresh completions; None where there are none.
+        uniform: groups whose members have the same reward, (B,).
+    """
+
+    batch: ReplayBatch
+    rewards: Tensor
+    outcomes: IntArray
+    advantages: Tensor
+    completion_ids: Sequence[Sequence[int]]
+    to_admit: Mapping[int, str]
+    groups: Sequence[Group | None] = ()
+    uniform: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+
+    def ids_of(self, rows: Iterable[int]) -> list[Sequence[int]]:
+        """Return the token ids of global rows of this process."""
+        return [self.completion_ids[row - self.batch.offset] for row in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """Completions of one process that will be stored, or of all.
+
+    Args:
+        finish: why each ended, by global row.
+        ids: its token ids.
+        embeddings: of its text, where quality is used.
+    """
+
+    finish: Mapping[int, str] = field(default_factory=dict)
+    ids: Mapping[int, IntArray] = field(default_factory=dict)
+    embeddings: Mapping[int, FloatArray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, scored: ScoredBatch, embeddings: Mapping[int, FloatArray] | None = None) -> "NewRows":
+        """Take those of this process out of its batch."""
+        ids = zip(scored.to_admit, scored.ids_of(scored.to_admit), strict=True)
+        return cls(scored.to_admit, {row: np.array(one, np.int32) for row, one in ids}, embeddings or {})
+
+    @classmethod
+    def merge(cls, parts: Sequence["NewRows"]) -> "NewRows":
+        """Put those of all processes together; their rows are disjoint."""
+        return cls(
+            {row: value for part in parts for row, value in part.finish.items()},
+            {row: value for part in parts for row, value in part.ids.items()},
+            {row: value for part in parts for row, value in part.embeddings.items()},
+        )
+
+    def trajectories(self, scored: ScoredBatch, stats: RowStats) -> list[Trajectory]:
+        """Make them trajectories, in the order of global rows. stats: of all processes."""
+        rewards, advantages = (tensor.float().cpu().numpy() for tensor in (scored.rewards, scored.advantages))
+        right, step = scored.outcomes.ravel() == RIGHT, scored.batch.plan.step
+        records = {int(record["row"]): record for record in stats.table if record["entropy_step"] >= 0}
+        return [
+            Trajectory(
+                question=scored.batch.question_of(row),
+                completion_ids=self.ids[row],
+                behaviour_logps=stats.logps[row],
+                rewards=rewards[row],
+                step=step,
+                finish_reason=self.finish[row],
+                entropy=float(records[row]["entropy"]) if row in records else float("nan"),
+                entropy_step=int(records[row]["entropy_step"]) if row in records else step,
+                correct=bool(right[row]),
+                advantage=float(advantages[row]),
+                embedding=self.embeddings.get(row),
+            )
+            for row in sorted(self.ids)
+        ]
+
+
+def weighted(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
+    """Return one reward per completion, NaN where no function gave any; those of a group that differ by no more than rounding
+    are equal. (N*K, F) -> (N*K,)."""
+    terms = rewards_per_func * weights.to(rewards_per_func.device)
+    rewards = terms.nansum(dim=1).masked_fill(terms.isnan().all(dim=1), torch.nan)
+    sizes = terms.abs().nan_to_num(posinf=0.0).sum(1).view(-1, num_generations)
+    tolerance = (terms.size(1) + 1) * torch.finfo(terms.dtype).eps * sizes.amax(1, keepdim=True)
+    return without_noise(rewards.view_as(sizes), tolerance).view(-1)
+
+
+def _deviations(rewards: FloatArray, fresh: IntArray) -> list[float]:
+    """Return the standard deviation of the rewards of each group's fresh members, NaN where none is known. rewards: (B, K)."""
+    values = rewards.astype(np.float64)
+    known = ~np.isnan(values) & (np.arange(values.shape[1]) < fresh[:, None])
+    count = known.sum(1)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(known, values, 0.0).sum(1) / count
+        variance = np.where(known, values - mean[:, None], 0.0) ** 2
+        deviations: list[float] = np.sqrt(variance.sum(1) / count).astype(np.float32).tolist()
+    return deviations

@@ -1,0 +1,131 @@
+"""Refuse what no host can replay: before a model is loaded, and after."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..errors import ConfigurationError, DatasetError
+from ..experience.quality import Embedder
+from ..experience.trajectory import IntArray
+from .encoder import TextEncoder
+
+logger = logging.getLogger(__name__)
+
+FUNCTIONAL_DROPOUT = ("attention_dropout", "attn_dropout", "attention_probs_dropout_prob", "dropout_prob")
+"""Attributes under which attention layers keep a dropout that is no module of its own."""
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Something can be learned."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigurationError(
+            "no parameter of the model is trainable (requires_grad). Load an adapter with "
+            "PeftModel.from_pretrained(..., is_trainable=True), or unfreeze the model."
+        )
+
+
+def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, completion: int, hard: bool) -> None:
+    """Prompts, and completions behind them, fit into the positions that a model has.
+
+    Args:
+        lengths: of the prompt of each question, in tokens, (Q,).
+        rows: of the dataset, one of each question, (Q,).
+        positions: of the model; None where they have no end.
+        completion: tokens that a completion may have.
+        hard: whether positions are absolute: there is nothing beyond the last.
+    """
+    if positions is None:
+        return
+    question = int(lengths.argmax())
+    longest, row = int(lengths[question]), int(rows[question])
+    if longest >= positions:
+        raise DatasetError(
+            f"the prompt of row {row} of train_dataset has {longest} tokens, but the model has {positions} positions for "
+            f"prompt and completion ({int((lengths >= positions).sum())} prompts leave no room). Leave such rows out with "
+            "dataset.filter, or take a model with a longer context."
+        )
+    if longest + completion > positions:
+        text = (
+            f"the prompt of row {row} of train_dataset has {longest} tokens: with max_completion_length={completion} that is "
+            f"more than the {positions} positions of the model. Set max_completion_length to at most {positions - longest}, or "
+            "leave the longest prompts out with dataset.filter."
+        )
+        if hard:
+            raise ConfigurationError(text)
+        logger.warning("Beyond the context that the model was made for: %s", text)
+
+
+def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) -> None:
+    """Prompts of a generation fit, where no table of all questions was made."""
+    longest = max(map(len, prompt_ids), default=0)
+    if positions is not None and longest >= positions:
+        raise DatasetError(
+            f"a prompt has {longest} tokens, but the model has {positions} positions for prompt and completion. Leave such "
+            "rows out with dataset.filter, or take a model with a longer context."
+        )
+
+
+def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
+    """What embeds completions: the one that was given, or the encoder that `embedding_model` names; None without use."""
+    if not config.replay.uses_quality:
+        if given is not None or config.embedding_model is not None:
+            logger.warning(
+                "%s has no effect: no option looks at the quality of completions. Set admission='quality', a trajectory_choice "
+                "or an eviction that does, or preset='quality-tiers'.",
+                "embedding_model" if given is None else "embedder",
+            )
+        return None
+    if given is not None:
+        return given
+    if config.embedding_model is None:
+        raise ConfigurationError(
+            f"admission={config.admission!r}, trajectory_choice={config.trajectory_choice!r} or eviction={config.eviction!r} "
+            f"(preset={config.preset!r}) needs the quality of completions, and quality an encoder. Set embedding_model to one, "
+            "such as 'sentence-transformers/all-MiniLM-L6-v2' or a folder; or pass embedder=, a function from texts to (n, D)."
+        )
+    return TextEncoder(config.embedding_model, config.embedding_device)
+
+
+def check_same_questions(digests: Sequence[str]) -> None:
+    """All processes must hold the same questions in the same order."""
+    if len(set(digests)) > 1:
+        raise DatasetError(
+            "the processes hold different train_datasets (other rows, or another order): every process plans the same "
+            "batch from its own copy. Load or shuffle it with the same seed on every process."
+        )
+
+
+def check_no_dropout(model: Any) -> None:
+    """Log-probs of a forward with dropout are not those of the policy that generated."""
+    modules = dict(model.named_modules())
+    active = [name for name, module in modules.items() if isinstance(module, nn.Dropout) and module.p > 0]
+    if active:
+        raise ConfigurationError(
+            f"the model has active dropout ({active[0]}, {len(active)} modules in all): log-probs under dropout are not "
+            "the behaviour policy's, and importance ratios of replayed tokens would be noise. Set disable_dropout=True."
+        )
+    for name, module in modules.items():
+        for attribute in FUNCTIONAL_DROPOUT:
+            value = getattr(module, attribute, None)
+            if isinstance(value, float) and value > 0:
+                raise ConfigurationError(
+                    f"{name} has {attribute}={value}, which disable_dropout does not reach: log-probs under dropout are "
+                    f"not the behaviour policy's. Load the model with {attribute}=0.0 in its config (on the trainer: "
+                    f"model_init_kwargs={{'{attribute}': 0.0}})."
+                )
+
+
+def correctness_index(names: Sequence[str], chosen: str | None) -> int:
+    """Which reward function decides whether a completion is right: the named one, or the first."""
+    if chosen is None:
+        return 0
+    if list(names).count(chosen) > 1:
+        raise ConfigurationError(
+            f"correctness_function={chosen!r} is the name of {list(names).count(chosen)} reward functions. Give each a name of "
+            "its own (function.__name__ = ...)."
+        )
+    if chosen not in names:
+        raise ConfigurationError(f"correctness_function={chosen!r} is none of the reward functions: {list(names)}.")
+    return list(names).index(chosen)

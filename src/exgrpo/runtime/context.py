@@ -1,0 +1,117 @@
+"""Say what one run of replay is about: its options, its questions, and the callbacks into its host."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..archive.transfer import Bounds
+from ..config import ObjectiveConfig, ReplayConfig
+from ..experience.quality import Embedder
+from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, IntArray, Trajectory
+from ..log import Origin
+from ..replay.trajectories import Scorer
+from .questions import QuestionTable
+
+Rescorer = Callable[[Sequence[Trajectory]], list[FloatArray | None]]
+"""Trajectories -> rewards of each under the reward functions of this run; None where it is right no more."""
+
+Decoder = Callable[[Sequence[Sequence[int]]], list[str]]
+"""Token ids of completions -> their texts, without special tokens."""
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """Decide whether a completion is right: by one reward function, above a threshold.
+
+    Args:
+        function: its place among the reward functions.
+        threshold: a value above it is right.
+    """
+
+    function: int = 0
+    threshold: float = 0.5
+
+    def outcomes(self, rewards: Tensor, num_generations: int) -> IntArray:
+        """Return `RIGHT`, `WRONG` or `UNSCORABLE` of every completion, (N, K).
+
+        Args:
+            rewards: (N*K, F), NaN where a function gave none.
+            num_generations: K.
+        """
+        values = rewards[:, self.function].float().cpu().numpy()
+        outcomes = np.where(np.isnan(values), UNSCORABLE, np.where(values > self.threshold, RIGHT, WRONG))
+        return outcomes.astype(np.int8).reshape(-1, num_generations)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Args:
+        step: optimizer steps done.
+        generated_tokens: completion tokens generated.
+    """
+
+    step: int = 0
+    generated_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One run, filled once by its host.
+
+    Args:
+        config: what is remembered and replayed.
+        objective: how it is learned from.
+        seed: of every draw.
+        shuffle: whether the order of the questions is drawn.
+        num_generations: K.
+        questions: the training set, by content.
+        types: problem type of each question, (Q,); None where they are not drawn by type.
+        correctness: when a completion is right.
+        reward_weights: one for each reward function, (F,).
+        scale: `none`, or `group` where advantages are divided by the group's standard deviation.
+        epsilon: of PPO's clip.
+        vocabulary: size of the model's vocabulary.
+        log_path: the experience log; None: memory only.
+        experience_from: other experience to start from: a path.
+        embedder: texts -> vectors; None where quality is not used.
+        device: where the host's tensors are.
+        progress: where the run is now.
+        provenance: under which circumstances trajectories are made now.
+        tokenizer: the tokenizer as JSON, for the log; None: not known.
+        score: trajectories -> how they look to the policy now.
+        rescore: trajectories -> their rewards under the reward functions of this run.
+        decode: token ids -> texts.
+        bounds: what token ids and rewards must fit into.
+        columns_read: columns of the data that the run depends on; None where that cannot be told.
+    """
+
+    config: ReplayConfig
+    objective: ObjectiveConfig
+    seed: int
+    shuffle: bool
+    num_generations: int
+    questions: QuestionTable
+    types: IntArray | None
+    correctness: Correctness
+    reward_weights: Tensor
+    scale: str
+    epsilon: float
+    vocabulary: int
+    log_path: Path | None
+    experience_from: str | None
+    embedder: Embedder | None
+    device: torch.device
+    progress: Callable[[], Progress]
+    provenance: Callable[[], Origin]
+    tokenizer: Callable[[], str | None]
+    score: Scorer
+    rescore: Rescorer
+    decode: Decoder
+    bounds: Callable[[], Bounds]
+    columns_read: Callable[[], frozenset[str] | None]

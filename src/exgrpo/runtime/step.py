@@ -1,0 +1,312 @@
+"""Lead one iteration of a host through replay: plan, score, advantages, record, finish.
+
+Each is called once and in this order, on all processes at the same time; `record` any number of times, for any rows in any
+order. What a host calls them from is its own affair: TRL finishes after the last micro-batch, another one once it has the
+log-probs of all rows.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from ..experience.policy_stats import PolicyStats
+from ..experience.trajectory import RIGHT, UNSCORABLE, FloatArray, Group, IntArray
+from ..objective import are_alike, group_advantages, weight_positive
+from ..objective.stats import RatioStats, effective_sample_size
+from ..replay import ReplayPlanner
+from .batch import NewRows, ReplayBatch, ScoredBatch, weighted
+from .checkpoint import SavedStep
+from .comm import Comm
+from .context import RunContext
+from .encoder import EmbeddingAhead
+from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from .row_stats import SCORES, RowStats
+from .session import ExperienceSession
+from .timing import Stopwatch
+
+
+class Stage(IntEnum):
+    """How far an iteration is: what was done last."""
+
+    NEW = 0
+    PLANNED = 1
+    SCORED = 2
+    CREDITED = 3
+    FINISHED = 4
+    ABANDONED = 5
+
+
+class ReplayStep:
+    """One iteration.
+
+    Args:
+        context: of the run.
+        comm: its processes.
+        planner: of its batches.
+        session: where the experience is written.
+        time: what each phase takes.
+        embedding: embeds completions beside the forwards; None where quality is not used.
+
+    Attributes:
+        stage: what was done last.
+        batch: after `plan`.
+        scored: after `score`.
+        stats: what the forwards revealed of the rows of this process.
+        metrics: of the batch, after `score`.
+    """
+
+    batch: ReplayBatch
+    scored: ScoredBatch
+    stats: RowStats
+
+    def __init__(
+        self,
+        context: RunContext,
+        comm: Comm,
+        planner: ReplayPlanner,
+        session: ExperienceSession | None = None,
+        time: Stopwatch | None = None,
+        embedding: EmbeddingAhead | None = None,
+    ):
+        self._context, self._comm, self._planner, self._session = context, comm, planner, session
+        self._time = time or Stopwatch()
+        self._embedding = embedding
+        self.stage = Stage.NEW
+        self.metrics: dict[str, float] = {}
+
+    def plan(self, batch_size: int, step: int, epoch: float = 0.0) -> ReplayBatch:
+        """Decide what the rows of this process are.
+
+        Args:
+            batch_size: questions of the iteration, over all processes.
+            step: optimizer steps done.
+            epoch: epochs done.
+        """
+        self._go(Stage.NEW, Stage.PLANNED)
+        k = self._context.num_generations
+        size = batch_size * k // self._comm.world_size
+        plan = self._planner.plan(batch_size, step, epoch, self._context.score)
+        self.batch = ReplayBatch.of_plan(plan, k, self._comm.rank * size, size)
+        self.stats = RowStats([*self.batch.rows, *sorted(self.batch.added)])
+        return self.batch
+
+    def score(
+        self, rewards: Tensor, completion_ids: Sequence[Sequence[int]], finish_reasons: Sequence[str]
+    ) -> ScoredBatch:
+        """Learn from what the completions were worth; recorded rewards are put back in place, and rescues take place.
+
+        Args:
+            rewards: of all processes, (N*K, F), NaN where a function gave none; written over for stored rows.
+            completion_ids: of the rows of this process.
+            finish_reasons: of these, `stop` or `length`.
+        """
+        self._go(Stage.PLANNED, Stage.SCORED)
+        context, planner, batch, k = self._context, self._planner, self.batch, self._context.num_generations
+        fresh = weighted(rewards, context.reward_weights, k)
+        outcomes = context.correctness.outcomes(rewards, k)
+        groups = batch.groups(outcomes, fresh.float().cpu().numpy())
+        self.metrics = fresh_metrics(outcomes, set(batch.stored))
+        self.batch = batch = batch.with_rescues(planner.rescue(batch.plan, outcomes, context.score))
+        for row, (choice, _) in batch.stored.items():
+            rewards[row] = torch.as_tensor(choice.trajectory.rewards.copy(), dtype=rewards.dtype)
+        planner.observe(batch.plan, groups)
+        values = weighted(rewards, context.reward_weights, k).view(-1, k)
+        advantages = group_advantages(
+            values, 1.0, context.scale, batch.replayed_members().to(rewards.device), context.objective.baseline
+        )
+        ids = [list(one) for one in completion_ids]
+        for local, choice in batch.local().items():
+            ids[local] = choice.trajectory.completion_ids.tolist()
+        to_admit = self._to_admit(groups, outcomes, ids, finish_reasons)
+        self.scored = ScoredBatch(
+            batch, rewards, outcomes, advantages.view(-1), ids, to_admit, groups, are_alike(values)
+        )  # fmt: skip
+        self.metrics |= batch_metrics(batch)
+        return self.scored
+
+    def _to_admit(
+        self,
+        groups: Sequence[Group | None],
+        outcomes: IntArray,
+        ids: Sequence[Sequence[int]],
+        finish_reasons: Sequence[str],
+    ) -> dict[int, str]:
+        """Return which fresh completions of this process will be stored, by global row, and why they ended."""
+        batch, found = self.batch, {}
+        flat = outcomes.ravel()
+        for row, tokens, finish in zip(batch.rows, ids, finish_reasons, strict=True):
+            group = groups[row // batch.num_generations]
+            if group is None or not tokens or row in batch.stored or flat[row] == UNSCORABLE:
+                continue
+            if self._planner.wants(group, bool(flat[row] == RIGHT), finish):
+                found[row] = finish
+        return found
+
+    def advantages(self, scored: ScoredBatch) -> Tensor:
+        """Return the advantages of the rows of this process as the loss weighs them, (b,); begin to embed what will be
+        stored, and write down what was observed."""
+        self._go(Stage.SCORED, Stage.CREDITED)
+        batch = scored.batch
+        mine = scored.advantages[batch.offset : batch.offset + batch.size]
+        self._embed()
+        self._commit()
+        return weight_positive(mine, self._context.objective.positive_weight)
+
+    def _embed(self) -> None:
+        """Begin to embed what will be stored; after a restart once more."""
+        if self._embedding is not None and self.scored.to_admit and self.stage < Stage.FINISHED:
+            texts = self._context.decode(self.scored.ids_of(self.scored.to_admit))
+            self._embedding.submit(self.batch.plan.generation, texts)
+
+    def columns(self, width: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Return the columns that the loss reads, as `ReplayBatch.columns` does. width: T."""
+        return self.batch.columns([len(ids) for ids in self.scored.completion_ids], width, device)
+
+    def needs(self, rows: Sequence[int]) -> NDArray[np.bool_]:
+        """Tell of which rows a forward is needed whatever their advantage: they will be stored, and are not known yet."""
+        known = self.stats.has_entropy(rows)
+        unseen = [row not in self.stats.logps or not seen for row, seen in zip(rows, known, strict=True)]
+        return np.asarray(np.isin(rows, list(self.scored.to_admit)) & np.array(unseen, bool))
+
+    def record(
+        self,
+        rows: Sequence[int],
+        logps: ArrayLike | Tensor | None = None,
+        entropies: ArrayLike | Tensor | None = None,
+        mask: ArrayLike | Tensor | None = None,
+        ratios: RatioStats | None = None,
+        fillers: Sequence[int] = (),
+    ) -> None:
+        """Write down what a forward revealed; of each row the first values count.
+
+        Args:
+            rows: global rows of this process, in any order, (n,).
+            logps: of their tokens under the policy now, (n, T), each row's at its left end.
+            entropies: in nats, (n, T); with them, `logps` are those of the policy that is trained.
+            mask: the tokens over which entropies are averaged, (n, T).
+            ratios: of the rows, as the loss gives them.
+            fillers: rows among them that were computed without need.
+        """
+        self._check(Stage.CREDITED)
+        stored = [self.batch.stored_at(row) for row in rows]
+        if fillers:
+            self.stats.add_fillers(fillers)
+        if ratios is not None:
+            self._record_ratios(rows, stored, ratios)
+        values = None if logps is None else _tensor(logps)
+        if values is not None and entropies is not None:
+            for place, (row, choice) in enumerate(zip(rows, stored, strict=True)):
+                if choice is not None:
+                    t = choice.trajectory
+                    now = values[place, : len(t)].float().cpu().numpy()
+                    self.stats.add_scores(row, PolicyStats.of_tokens(now, t.behaviour_logps))
+        if values is not None:
+            for place, row in enumerate(rows):
+                if row in self.scored.to_admit and row not in self.stats.logps:
+                    length = len(self.scored.completion_ids[row - self.batch.offset])
+                    self.stats.add_logps(row, values[place, :length].float().cpu().numpy())
+        if entropies is not None and mask is not None:
+            own = _tensor(mask)
+            tokens = own.sum(1)
+            means = torch.where(own.bool(), _tensor(entropies), 0.0).float().sum(1) / tokens
+            step = self._context.progress().step
+            self.stats.add_entropies(rows, means.cpu().double().numpy(), tokens.cpu().long().numpy(), step)
+
+    def _record_ratios(self, rows: Sequence[int], stored: Sequence[Any], ratios: RatioStats) -> None:
+        places = [place for place, choice in enumerate(stored) if choice is not None]
+        columns = {
+            "log_ratio": ratios.log_ratio, "log_sum": ratios.log_sum, "log_sum_squares": ratios.log_sum_squares,
+            "ratio_tokens": ratios.tokens, "clamped": ratios.clamped,
+        }  # fmt: skip
+        values = {name: column.cpu().numpy()[places] for name, column in columns.items()}
+        self.stats.add_ratios([rows[place] for place in places], values)
+
+    def finish(self) -> dict[str, float]:
+        """Store what will be stored, on every process the same, once the forwards of all rows are done; return metrics."""
+        self._go(Stage.CREDITED, Stage.FINISHED)
+        planner, context, plan = self._planner, self._context, self.batch.plan
+        with self._time("embed"):
+            new = NewRows.of(self.scored, self._embeddings())
+        gathered = self._comm.gather((self.stats, new))
+        stats, new = RowStats.concatenate([one for one, _ in gathered]), NewRows.merge([one for _, one in gathered])
+        self._update(stats)
+        planner.learned(plan, trained(self.batch, stats))
+        metrics = loss_metrics(stats, self.batch.replayed_rows)
+        metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
+        groups = self.scored.groups if self._embedding is not None else ()
+        metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))
+        metrics |= pool_metrics(planner)
+        self._commit()
+        return metrics
+
+    def _embeddings(self) -> dict[int, FloatArray]:
+        """Return what was embedded of the completions that will be stored, by row; waits for it."""
+        if self._embedding is None:
+            return {}
+        vectors = self._embedding.result().get(self.batch.plan.generation, ())
+        return dict(zip(self.scored.to_admit, vectors, strict=True))
+
+    def _update(self, stats: RowStats) -> None:
+        """Remember how stored trajectories look to the policy that is trained."""
+        buffer = self._planner.buffer
+        for record in stats.table[(stats.table["entropy_step"] >= 0) & ~np.isnan(stats.table["nll"])]:
+            if (choice := self.batch.stored_at(int(record["row"]))) is None:
+                continue
+            if (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None:
+                scores = {name: float(record[name]) for name in ("entropy", *SCORES)}
+                buffer.measured([slot], [PolicyStats(**scores)], int(record["entropy_step"]))
+
+    def abandon(self) -> None:
+        """Give the iteration up before it is learned from: its fresh questions come first in the next."""
+        if self.stage in (Stage.PLANNED, Stage.SCORED):
+            self.stage = Stage.ABANDONED
+            self._planner.abandon(self.batch.plan)
+
+    def saved(self) -> SavedStep:
+        """Return what a checkpoint keeps of it."""
+        self._check(Stage.CREDITED)
+        return SavedStep(self.scored, self.stats, self.stage is Stage.FINISHED)
+
+    def resume(self, saved: SavedStep) -> None:
+        """Go on with an iteration that a checkpoint holds."""
+        self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
+        self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
+        self._embed()
+
+    def _commit(self) -> None:
+        if self._session is not None:
+            with self._time("log"):
+                self._session.commit(self._planner)
+
+    def _check(self, stage: Stage) -> None:
+        if self.stage is not stage and not (stage is Stage.CREDITED and self.stage is Stage.FINISHED):
+            raise ValueError(f"this iteration is {self.stage.name.lower()}, and must be {stage.name.lower()} here")
+
+    def _go(self, before: Stage, after: Stage) -> None:
+        if self.stage is not before:
+            raise ValueError(
+                f"an iteration that is {self.stage.name.lower()} cannot become {after.name.lower()}: each call comes once, in "
+                "the order plan, score, advantages, record, finish"
+            )
+        self.stage = after
+
+
+def trained(batch: ReplayBatch, stats: RowStats) -> list[tuple[int, int, float, float]]:
+    """Return of each stored trajectory that was learned from its question and serial, mean log-ratio, and effective sample
+    size."""
+    found = []
+    for record in stats.table[stats.table["ratio_tokens"] > 0]:
+        if (choice := batch.stored_at(int(record["row"]))) is not None:
+            sums = (float(record[name]) for name in ("log_sum", "log_sum_squares", "ratio_tokens"))
+            ess = effective_sample_size(*(torch.tensor([v], dtype=torch.float64) for v in sums))
+            found.append((choice.trajectory.question, choice.serial, float(record["log_ratio"]), ess))
+    return found
+
+
+def _tensor(values: ArrayLike | Tensor) -> Tensor:
+    return values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
