@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of
-from exgrpo.experience.trajectory import Scores
 from exgrpo.log import LogReader
 from exgrpo.objective.loss import RatioStats
 from exgrpo.runtime.comm import SingleProcess
@@ -148,7 +148,7 @@ def recorded(tmp_path, monkeypatch, options):
     monkeypatch.setattr(trainer, "_scores", lambda asked: columns.answers.append(inner(asked)) or columns.answers[-1])
     trainer.train()
     monkeypatch.undo()
-    assert all(isinstance(one, Scores) for scores in columns.answers for one in scores)
+    assert all(isinstance(one, PolicyStats) for scores in columns.answers for one in scores)
     return trainer, columns
 
 

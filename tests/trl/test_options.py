@@ -21,7 +21,7 @@ from exgrpo.experience.events import (
     Retired,
     Returned,
 )
-from exgrpo.experience.trajectory import Scores
+from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.objective import register_correction
 from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
 from exgrpo.registry import register_question_sampler, register_trajectory_choice
@@ -189,7 +189,7 @@ def known(trainer):
     for event in trainer.events:
         if isinstance(event, Admitted) and event.trajectory.step == 0:
             t = event.trajectory
-            of_t = Scores.of_tokens(t.behaviour_logps)
+            of_t = PolicyStats.of_tokens(t.behaviour_logps)
             found[event.serial] = {
                 "question": t.question, "serial": event.serial, "quality": t.quality, "entropy": t.entropy,
                 "advantage": t.advantage, "nll": of_t.nll, "confidence": of_t.confidence,

@@ -13,7 +13,7 @@ from ..config import ObjectiveConfig, ReplayConfig
 from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, IntArray, Trajectory
 from ..log import Origin
-from ..replay.trajectories import Scorer
+from ..replay.choice import Scorer
 from .questions import QuestionTable
 
 Rescorer = Callable[[Sequence[Trajectory]], list[FloatArray | None]]
