@@ -142,6 +142,14 @@ def test_a_sampler_with_a_parameter_takes_fifteen_lines():
     assert set(replayed(lab.plan(4))) == {2, 4}
 
 
+def test_the_host_takes_parameters_as_a_mapping_or_as_json(tmp_path):
+    from exgrpo.trl import ExGRPOConfig
+
+    for given in ({"width": 0.1}, '{"width": 0.1}'):
+        args = ExGRPOConfig(output_dir=str(tmp_path), rule_options=given, bf16=False, report_to="none")
+        assert args.replay.rule_option("width") == args.objective.rule_option("width") == 0.1
+
+
 @pytest.mark.parametrize("given", [3, ["width"], {1: 2}])
 def test_parameters_that_are_no_mapping_are_refused(given):
     with pytest.raises(ConfigurationError, match="rule_options must be a mapping"):

@@ -450,6 +450,8 @@ def test_options_and_where_they_come_from(say):
     assert rows["mu"]["from"] == "command line"
     assert rows["positive_weight"]["from"] == "command line (preset: 8.0)"
     assert not {"sigma", "truncation"} & set(rows)
+    configs = resolve(rule_options={"width": 0.1})
+    assert len(changed_options(Setting("exgrpo", {"rule_options": {"width": 0.1}}, *configs, 8, 8))) == 1
     back = say("--preset", "rescue", "--mixing", "share", *SMALL)
     assert re.search(r"^  mixing +share +share +command line \(preset: rescue\)$", back, re.MULTILINE)
     assert "All options are at their defaults." in say(*SMALL)

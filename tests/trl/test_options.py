@@ -781,7 +781,7 @@ calls = []
 
 def middle_first(strata):
     calls.append("sampler")
-    return np.where(strata.accuracy == 0.75, 0.0, np.nan)
+    return np.where(strata.accuracy == strata.config.rule_option("middle"), 0.0, np.nan)
 
 def second(candidates):
     calls.append("choice")
@@ -828,7 +828,7 @@ def test_a_user_s_own_options_act(tmp_path, own):
     names, module = own
     finals = []
     for correction in (names["correction"], "none", "shaped"):
-        options = {**names, "correction": correction}
+        options = {**names, "correction": correction, "rule_options": {"middle": 0.75}}
         trainer = run(tmp_path, script, n=24, steps=5, start_step=3, learning_rate=1e-2, model=h.tiny_model(2),
                       **options)  # fmt: skip
         assert len(replayed_numbers(trainer, 3)) == 4

@@ -63,14 +63,14 @@ def describe(setting: Setting, pool: Pool | None) -> dict[str, Any]:
 
 def changed_options(setting: Setting) -> list[dict[str, Any]]:
     """Options that do not have their default, and who says so."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     of_preset = PRESETS[setting.preset].options
     for config in (setting.replay, setting.objective):
         for field in fields(config):
             name, value = field.name, getattr(config, field.name)
             given = setting.given.get(name) is not None
             overridden = given and name in of_preset and of_preset[name] != value
-            if value == field.default and not overridden:
+            if (value == field.default and not overridden) or any(row["option"] == name for row in rows):
                 continue
             source = "command line" if given else f"preset {setting.preset}"
             if overridden:
