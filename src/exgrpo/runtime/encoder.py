@@ -195,7 +195,7 @@ class EmbeddingAhead:
             except BaseException as error:  # noqa: BLE001 - whoever waits must learn of it
                 answer.set_exception(error)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         with self._lock:
             self._waiting.clear()
             thread = self._thread
@@ -211,4 +211,4 @@ _ALL: weakref.WeakSet[EmbeddingAhead] = weakref.WeakSet()
 @atexit.register
 def _stop_all() -> None:
     for ahead in list(_ALL):
-        ahead._stop()
+        ahead.stop()
