@@ -296,7 +296,7 @@ def test_a_block_of_an_older_version_is_refused_by_name(tmp_path):
     assert about.pop("format") == 2
     save_file(tensors, path, metadata={"exgrpo": json.dumps(about)})
     with pytest.raises(
-        CheckpointError, match="holds a batch in format 1, and .* reads format 2: .* between two generations"
+        CheckpointError, match=r"holds a batch in format 1, and .* reads format 2: .* between two generations"
     ):
         make(tmp_path, num_iterations=3).train(resume_from_checkpoint=True)
     second = make(tmp_path, num_iterations=3)

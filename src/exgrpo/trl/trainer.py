@@ -30,7 +30,7 @@ from ..errors import ConfigurationError
 from ..experience.events import Admitted, Event, Replayed, Retired
 from ..experience.quality import Embedder
 from ..experience.trajectory import Scores, Trajectory
-from ..log import Origin
+from ..log import Provenance
 from ..objective import are_alike, weight_positive
 from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
@@ -238,7 +238,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             ),
         )
 
-    def _provenance(self) -> Origin:
+    def _provenance(self) -> Provenance:
         assert self.questions is not None
         args, options = self.args, {"preset": self.args.preset, "seed": self.args.seed, "shuffle": self.shuffle_dataset}
         correctness, weights = self._correctness, self.reward_weights.tolist()
