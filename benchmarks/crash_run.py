@@ -54,6 +54,7 @@ from exgrpo.log.reader import SERIAL_MASK
 from exgrpo.log.rebuild import size_of
 from exgrpo.runtime.checkpoint import CheckpointFacts
 from exgrpo.runtime.session import ExperienceSession
+from exgrpo.runtime.step import ReplayStep
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
 
 for _name in ("cp437", "latin1", "utf_16", "utf_32"):  # for children that may not read Python's own files any more
@@ -692,7 +693,7 @@ class _Witness:
         self.measures[name] = self.measures.get(name, 0) + amount
 
     def install(self) -> None:
-        write, observe = LogWriter._write, ExGRPOTrainer._observe
+        write, advantages = LogWriter._write, ReplayStep.advantages
 
         def writing(log, made):
             write(log, made)
@@ -701,18 +702,14 @@ class _Witness:
             self._count("COMMIT of a checkpoint" if made.durable else "COMMIT")
             self._count("INSERT", sum(map(len, told.values())))
 
-        def observing(trainer, generation, output):
-            ids = repr([list(map(int, ids)) for ids in generation.completion_ids]).encode()
-            rewards = generation.rewards.numpy().tobytes()
-            questions = np.asarray(generation.plan.questions, np.int64).tobytes()
-            told = {
-                "generation": int(generation.plan.generation),
-                "hash": f"{zlib.crc32(ids + rewards + questions):08x}",
-            }
-            self._tell(told)
-            return observe(trainer, generation, output)
+        def crediting(step, scored):
+            ids = repr([list(map(int, ids)) for ids in scored.completion_ids]).encode()
+            rewards, plan = scored.rewards.numpy().tobytes(), scored.batch.plan
+            questions = np.asarray(plan.questions, np.int64).tobytes()
+            self._tell({"generation": int(plan.generation), "hash": f"{zlib.crc32(ids + rewards + questions):08x}"})
+            return advantages(step, scored)
 
-        LogWriter._write, ExGRPOTrainer._observe = writing, observing
+        LogWriter._write, ReplayStep.advantages = writing, crediting
         files = _Files()
         before(ExGRPOTrainer, "_save_checkpoint", lambda trainer, *_, **__: files.watch(trainer))
 

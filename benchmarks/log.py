@@ -26,7 +26,7 @@ from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Group, Trajectory
 from exgrpo.experience.events import Observed, Planned, PlannerState
 from exgrpo.experience.replayed import snapshot_of
-from exgrpo.log import LogReader, LogWriter, Origin, QuestionFacts, rebuild
+from exgrpo.log import LogReader, LogWriter, Provenance, QuestionFacts, rebuild
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 B, K, PER_QUESTION, COMMIT = 64, 8, 10, 512
@@ -55,7 +55,7 @@ def fill(path: Path, size: int, tokens: int) -> dict:
     questions = size // PER_QUESTION
     rng = np.random.default_rng(0)
     log = LogWriter(path, Synthetic(questions))
-    log.begin(Origin(model="synthetic", num_generations=K))
+    log.begin(Provenance(model="synthetic", num_generations=K))
     config = ReplayConfig(capacity=size, capacity_per_question=PER_QUESTION)
     buffer = ExperienceBuffer(questions, K, config, log, log)
     cpu, wall = [], []
@@ -123,7 +123,7 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     start = time.perf_counter()
     log = LogWriter(path, known)
     position = log.reader.position()
-    log.begin(Origin(model="synthetic", num_generations=K), position)
+    log.begin(Provenance(model="synthetic", num_generations=K), position)
     config = ReplayConfig(
         start_pass_at_1=0.0,
         capacity=size,

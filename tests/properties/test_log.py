@@ -25,7 +25,7 @@ from exgrpo.experience.events import (
 )
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
-from exgrpo.log import LogReader, LogWriter, Origin, QuestionFacts, StoredTrajectories, rebuild
+from exgrpo.log import LogReader, LogWriter, Provenance, QuestionFacts, StoredTrajectories, rebuild
 
 QUESTIONS, K, DIMENSION = 5, 4, 3
 question = st.integers(0, QUESTIONS - 1)
@@ -68,7 +68,7 @@ class LogMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "experience.db"
         self.config = ReplayConfig(**options)
-        self.origin = Origin(model="m", num_generations=K, options=json.dumps(options))
+        self.origin = Provenance(model="m", num_generations=K, options=json.dumps(options))
         self.dtype = self.config.logp_dtype
         self.commits, self.embedded = [], []
         self.generation = self.step = 0

@@ -13,7 +13,7 @@ from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 from exgrpo.experience.events import Learned
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
-from exgrpo.log import LogReader, LogWriter, Origin, Position, QuestionFacts, StoredTrajectories, rebuild
+from exgrpo.log import LogReader, LogWriter, Position, Provenance, QuestionFacts, StoredTrajectories, rebuild
 from exgrpo.log.rebuild import empty_buffer
 from exgrpo.log.snapshot import OPTIONS
 from exgrpo.replay import FreshStream, ReplayPlanner
@@ -23,7 +23,9 @@ DIMENSION = 8
 EVENTFUL = {"admission": "all", "eviction": "lowest_quality", "review_every": 3, "review_share": 0.5}
 """Failures, qualities with their embeddings, retired questions that return."""
 TYPES = 3
-ORIGIN = Origin("tiny", "arch-1", "tok-1", "tpl-1", '{"exact": 1.0}', 1.0, K, "questions-1", "{}", "{}", "encoder-1")
+ORIGIN = Provenance(
+    "tiny", "arch-1", "tok-1", "tpl-1", '{"exact": 1.0}', 1.0, K, "questions-1", "{}", "{}", "encoder-1"
+)
 TOKENIZER = Tokenizer(WordLevel({f"w{i}": i for i in range(1000)}, unk_token="w0")).to_str()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..log.records import Origin
+from ..log.records import Provenance
 
 CARD = "README.md"
 
@@ -117,7 +117,7 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         text: whether completions are there as text.
     """
     origin = facts["origins"][str(facts["origin"])]
-    rewards = Origin(rewards=origin["rewards"]).rewards_in_words()
+    rewards = Provenance(rewards=origin["rewards"]).rewards_in_words()
     title = f"Experience of {_line(origin['model']) or 'a model'}"
     return _TEXT.format(
         title=title,

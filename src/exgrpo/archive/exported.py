@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import ExperienceLogError, TrajectoryError
 from ..experience.trajectory import MAX_STEPS, Trajectory
 from ..log.codec import nan
-from ..log.records import Origin, QuestionFacts
+from ..log.records import Provenance, QuestionFacts
 from .dataset_card import CARD, facts_of_card
 from .layout import (
     FORMAT,
@@ -45,7 +45,7 @@ class Export:
     """
 
     source: Source
-    origin: Origin
+    origin: Provenance
     log: str
     logp_dtype: str
     folder: Path
@@ -74,7 +74,7 @@ def read_export(folder: Path | str) -> Export:
     pa, pq = pyarrow_for("Import")
     about = _about(pq, folder)
     try:
-        origins = {int(number): Origin.from_json(json.dumps(facts)) for number, facts in about["origins"].items()}
+        origins = {int(number): Provenance.from_json(json.dumps(facts)) for number, facts in about["origins"].items()}
         origin, end = origins[int(about["origin"])], int(about["end_step"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _not_as_it_must_be(folder / CARD, f"its mapping `exgrpo` lacks or spoils {error}") from error
@@ -199,7 +199,7 @@ class _Rows:
     """Trajectories of an export, read anew by every loop over them."""
 
     def __init__(
-        self, pa: Any, pq: Any, folder: Path, places: dict[str, int], origins: dict[int, Origin], version: int
+        self, pa: Any, pq: Any, folder: Path, places: dict[str, int], origins: dict[int, Provenance], version: int
     ):
         self._pa, self._pq, self._folder = pa, pq, folder / TRAJECTORIES
         self.places, self._origins, self._version = places, origins, version

@@ -13,7 +13,7 @@ from ..experience.replayed import snapshot_of
 from ..log.connection import damaged, put_in_place
 from ..log.reader import LogReader
 from ..log.rebuild import rebuild
-from ..log.records import Origin, QuestionFacts, name_of
+from ..log.records import Provenance, QuestionFacts, name_of
 from ..log.snapshot import config_of
 from ..log.writer import LogWriter
 from .exported import read_export
@@ -59,7 +59,7 @@ class _From:
     """A source, under which circumstances its run ended, and where its tokenizers are."""
 
     source: Source
-    origin: Origin
+    origin: Provenance
     started: str = ""
     tokenizer: Callable[[str], str | None] = lambda digest: None
 
@@ -133,7 +133,7 @@ def _refuse_existing(into: Path) -> None:
         raise ExperienceLogError(f"{into} exists already. Give the path of a new file.")
 
 
-def _union(facts: Sequence[QuestionFacts], found: Sequence[_From], origin: Origin) -> list[QuestionFacts]:
+def _union(facts: Sequence[QuestionFacts], found: Sequence[_From], origin: Provenance) -> list[QuestionFacts]:
     """All questions, each once: those that are there, then those of sources in which token ids mean the same."""
     known = {question.key: question for question in facts}
     for one in found:
@@ -143,14 +143,14 @@ def _union(facts: Sequence[QuestionFacts], found: Sequence[_From], origin: Origi
     return list(known.values())
 
 
-def _buffer(log: LogWriter, origin: Origin) -> ExperienceBuffer:
+def _buffer(log: LogWriter, origin: Provenance) -> ExperienceBuffer:
     """One without bounds: a run's own capacities hold when it opens the log."""
     n = len(log.questions.keys)
     config = replace(config_of(origin), capacity=UNBOUNDED, capacity_per_question=UNBOUNDED)
     return ExperienceBuffer(n, max(1, origin.num_generations), config, store=log)
 
 
-def _new_log(found: Sequence[_From], origin: Origin, into: Path, verb: str) -> Gathered:
+def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) -> Gathered:
     """Written beside, and put in its place when it is whole."""
     beside = into.with_name(f".{into.name}.{os.getpid()}")
     try:
@@ -169,7 +169,7 @@ def _new_log(found: Sequence[_From], origin: Origin, into: Path, verb: str) -> G
 
 
 def _take_over(
-    found: Sequence[_From], buffer: ExperienceBuffer, log: LogWriter, origin: Origin, state: PlannerState
+    found: Sequence[_From], buffer: ExperienceBuffer, log: LogWriter, origin: Provenance, state: PlannerState
 ) -> Gathered:
     report = Gathered(log.path, log.reader.head or 0)
     for one in found:

@@ -19,7 +19,7 @@ from ..experience.trajectory import Trajectory
 from ..log.codec import null
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
-from ..log.records import Origin, Position
+from ..log.records import Position, Provenance
 from ..log.store import StoredTrajectories
 from .dataset_card import CARD, card
 from .exported import Export, read_export, read_folder
@@ -39,7 +39,7 @@ ROWS_PER_GROUP = 4096
 TOKENS_PER_GROUP = 1 << 20
 LOGP_DTYPES = ("float32", "float16")
 
-Decoder = Callable[[Origin, Sequence[Sequence[int]]], Sequence[str | None]]
+Decoder = Callable[[Provenance, Sequence[Sequence[int]]], Sequence[str | None]]
 """Completions as text, by the tokenizer of their origin; None where there is none."""
 
 

@@ -15,7 +15,7 @@ from ..experience.events import Observed, Retired
 from ..experience.trajectory import FloatArray, Trajectory
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
-from ..log.records import Origin, Position, QuestionFacts, Questions, name_of
+from ..log.records import Position, Provenance, QuestionFacts, Questions, name_of
 from ..log.store import StoredTrajectories
 from ..log.writer import INHERITED, LogWriter
 
@@ -40,7 +40,7 @@ class KnownTrajectory:
     """A trajectory of a source, its `question` being the place in the source's questions."""
 
     trajectory: Trajectory
-    origin: Origin
+    origin: Provenance
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Source:
     questions: Sequence[KnownQuestion]
     trajectories: Iterable[KnownTrajectory]
     unreadable: list[int] = field(default_factory=list)
-    origin: Origin = field(default_factory=Origin)
+    origin: Provenance = field(default_factory=Provenance)
 
 
 @dataclass
@@ -120,7 +120,7 @@ def source_of(reader: LogReader, position: Position | None = None, skip_damaged:
         )
         for n in numbers
     ]
-    origin = Origin() if position is None else reader.origin_of(position.branch)
+    origin = Provenance() if position is None else reader.origin_of(position.branch)
     source = Source(str(reader.path), state.step, questions, (), origin=origin)
     source.trajectories = _trajectories(reader, buffer, store, place, source.unreadable if skip_damaged else None)
     return source
@@ -173,7 +173,7 @@ def inherit(
     source: Source,
     buffer: ExperienceBuffer,
     log: LogWriter,
-    origin: Origin,
+    origin: Provenance,
     step: int = 0,
     rescore: Rescore | None = None,
     bounds: Bounds | None = None,
@@ -299,7 +299,7 @@ def _columns(facts: QuestionFacts) -> dict[str, str]:
 
 
 def _matching(
-    chunk: Sequence[KnownTrajectory], matches: _Matches, shift: int, origin: Origin, report: Inherited
+    chunk: Sequence[KnownTrajectory], matches: _Matches, shift: int, origin: Provenance, report: Inherited
 ) -> list[KnownTrajectory]:
     """Those whose token ids and question mean the same here, as trajectories of this run."""
     matching = []
@@ -333,7 +333,7 @@ def _chunks(items: Iterable[KnownTrajectory]) -> Iterator[list[KnownTrajectory]]
 
 
 def _with_rewards(
-    chunk: Sequence[KnownTrajectory], origin: Origin, rescore: Rescore | None, report: Inherited
+    chunk: Sequence[KnownTrajectory], origin: Provenance, rescore: Rescore | None, report: Inherited
 ) -> Iterator[KnownTrajectory]:
     """Those of this run's reward functions as they are, and of others those that are right under these, in their order,
     with their rewards."""

@@ -21,7 +21,7 @@ from ..log.codec import DIGEST_MASK
 from ..log.connection import connect, explained
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
-from ..log.records import Origin, Position
+from ..log.records import Position, Provenance
 from ..log.snapshot import differences, translated
 
 LISTED = 100
@@ -98,7 +98,7 @@ class _Audit:
         self._findings: list[Finding] = []
         self._events_are_sound = True
         self._numbers: dict[str, set[int]] = {"question": set(), "origin": set(), "branch": set(), "trajectory": set()}
-        self._origins: dict[int, Origin] = {}
+        self._origins: dict[int, Provenance] = {}
         self._branches: list[tuple[Any, ...]] = []
 
     def add(self, where: str, row: int | str | None, what: str) -> None:
@@ -164,7 +164,7 @@ class _Audit:
                     if schema.checksum(table, tuple(values)) != crc:
                         self.add(table, values[0], "is not what was written")
                     elif table == "origin":
-                        self._origins[values[0]] = Origin.from_json(values[1])
+                        self._origins[values[0]] = Provenance.from_json(values[1])
                     elif table == "branch":
                         self._branches.append(tuple(values))
         for number, parent, _, _, _, _, origin, *_ in self._branches:

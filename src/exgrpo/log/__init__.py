@@ -3,10 +3,20 @@
 from .connection import FILE_NAME, PRIVATE_NAME, log_in
 from .reader import LogReader
 from .rebuild import rebuild
-from .records import Branch, Origin, Position, QuestionFacts, Questions
+from .records import Branch, Position, Provenance, QuestionFacts, Questions
 from .store import StoredTrajectories
 from .writer import LogWriter
 
 __all__ = [
-    "FILE_NAME", "PRIVATE_NAME", "Branch", "LogReader", "LogWriter", "Origin", "Position",
-    "QuestionFacts", "Questions", "StoredTrajectories", "log_in", "rebuild", ]  # fmt: skip
+    "FILE_NAME",
+    "PRIVATE_NAME",
+    "Branch",
+    "LogReader",
+    "LogWriter",
+    "Position",
+    "Provenance",
+    "QuestionFacts",
+    "Questions",
+    "StoredTrajectories",
+    "log_in",
+    "rebuild", ]  # fmt: skip

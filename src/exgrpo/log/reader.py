@@ -18,7 +18,7 @@ from ..experience.trajectory import Trajectory
 from . import schema
 from .codec import DIGEST_MASK, SERIAL_MASK, event_of, nan
 from .connection import connect, damaged, explained
-from .records import Branch, Origin, Position, QuestionFacts, Span
+from .records import Branch, Position, Provenance, QuestionFacts, Span
 from .snapshot import unpacked
 
 _TRAJECTORY = (
@@ -151,10 +151,10 @@ class LogReader:
         for values in self._facts("question"):
             yield values[0], QuestionFacts(*values[1:])
 
-    def origins(self) -> dict[int, Origin]:
-        return {number: Origin.from_json(text) for number, text in self._facts("origin")}
+    def origins(self) -> dict[int, Provenance]:
+        return {number: Provenance.from_json(text) for number, text in self._facts("origin")}
 
-    def origin_of(self, branch: int) -> Origin:
+    def origin_of(self, branch: int) -> Provenance:
         """Under which circumstances a branch was written."""
         if branch not in self.branches:
             raise damaged(self.path, f"branch {branch} is missing")

@@ -35,7 +35,7 @@ class Questions(Protocol):
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """Under which circumstances trajectories are made.
 
     Args:
@@ -68,18 +68,18 @@ class Origin:
         return json.dumps(vars(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> "Origin":
+    def from_json(cls, text: str) -> "Provenance":
         known = json.loads(text)
         return cls(**{name: known[name] for name in cls.__dataclass_fields__ if name in known})
 
-    def differences(self, other: "Origin") -> list[str]:
+    def differences(self, other: "Provenance") -> list[str]:
         """In what of model, tokenizer, template and reward functions this differs from another, in words."""
         words = {
             "architecture": "model", "tokenizer": "tokenizer", "template": "chat template", "rewards": "reward functions",
         }  # fmt: skip
         return [word for name, word in words.items() if getattr(self, name) != getattr(other, name)]
 
-    def without_paths(self) -> "Origin":
+    def without_paths(self) -> "Provenance":
         """The same for other machines: of the model's and the encoder's paths only names."""
         return replace(self, model=name_of(self.model), embedding=name_of(self.embedding))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..config import ReplayConfig
 from ..errors import ConfigurationError
 from ..experience.replayed import BY_QUESTION, FILL, OF_QUESTIONS
-from .records import Origin
+from .records import Provenance
 
 NONE = -1
 OPTIONS = ("mixing", "difficulty", "difficulty_window", "max_uses", "cooldown", "by_problem_type")
@@ -80,7 +80,7 @@ def differences(found: Arrays, wanted: Arrays) -> list[str]:
     return different
 
 
-def config_of(origin: Origin) -> ReplayConfig:
+def config_of(origin: Provenance) -> ReplayConfig:
     """The configuration of a run as far as its index depends on it, for a buffer that only follows its events."""
     try:
         options = json.loads(origin.options or "{}")

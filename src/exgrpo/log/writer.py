@@ -26,7 +26,7 @@ from .codec import rows_of
 from .commits import Commit, Kept
 from .connection import WriterLock, connect, create, explained, now, synchronous_of
 from .reader import LogReader
-from .records import Branch, Origin, Position, Questions, Span
+from .records import Branch, Position, Provenance, Questions, Span
 from .snapshot import NONE, packed
 from .store import StoredTrajectories
 
@@ -132,7 +132,7 @@ class LogWriter:
         """The end of the last commit."""
         return Position(self.reader.id, self._lineage[-1].branch, self._lineage[-1].last)
 
-    def begin(self, origin: Origin, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
+    def begin(self, origin: Provenance, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
         """Start a branch: a run of its own, or what continues another from a position. It is in the file from its first
         commit on.
 
@@ -176,7 +176,7 @@ class LogWriter:
                 return int(number) - base + 1
         return 0
 
-    def _number_of_origin(self, origin: Origin) -> int:
+    def _number_of_origin(self, origin: Provenance) -> int:
         text = origin.as_json()
         if text not in self._origins:
             self._origins[text] = max(self._origins.values(), default=0) + 1
@@ -191,7 +191,7 @@ class LogWriter:
             self._connection.execute("INSERT INTO tokenizer VALUES (?, ?)", (digest, zlib.compress(text.encode())))
 
     @contextmanager
-    def origin_of_others(self, origin: Origin) -> Iterator[None]:
+    def origin_of_others(self, origin: Provenance) -> Iterator[None]:
         """Trajectories admitted meanwhile were made elsewhere."""
         own, self.origin = self.origin, self._number_of_origin(origin)
         try:

@@ -12,7 +12,7 @@ from ..archive.transfer import Bounds
 from ..config import ObjectiveConfig, ReplayConfig
 from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, IntArray, Trajectory
-from ..log import Origin
+from ..log import Provenance
 from ..replay.choice import Scorer
 from .questions import QuestionTable
 
@@ -108,7 +108,7 @@ class RunContext:
     embedder: Embedder | None
     device: torch.device
     progress: Callable[[], Progress]
-    provenance: Callable[[], Origin]
+    provenance: Callable[[], Provenance]
     tokenizer: Callable[[], str | None]
     score: Scorer
     rescore: Rescorer

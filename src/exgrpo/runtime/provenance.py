@@ -10,7 +10,7 @@ from ..archive.transfer import Bounds
 from ..config import ADMISSIONS, ReplayConfig
 from ..experience.contexts import AdmissionCandidate
 from ..experience.trajectory import Trajectory
-from ..log import Origin
+from ..log import Provenance
 from .encoder import TextEncoder
 from .questions import columns_read
 
@@ -43,7 +43,7 @@ def provenance_of(
     versions: Mapping[str, str],
     options: Mapping[str, Any],
     embedding: str,
-) -> Origin:
+) -> Provenance:
     """Describe the trajectories that a run will store.
 
     Args:
@@ -59,7 +59,7 @@ def provenance_of(
         embedding: as `embedding_of` names it; empty without.
     """
     config = {name: value for name, value in model.config.to_dict().items() if name not in VOLATILE}
-    return Origin(
+    return Provenance(
         model=getattr(model.config, "_name_or_path", "") or model.config.model_type,
         architecture=_hash(config),
         tokenizer=_hash(tokenizer_json(tokenizer) or sorted(tokenizer.get_vocab().items())),
@@ -83,7 +83,7 @@ def embedding_of(embedder: Any, model: str | None) -> str:
     return str(getattr(embedder, "__qualname__", type(embedder).__qualname__))
 
 
-def order_of_data(origin: Origin) -> tuple[Any, ...]:
+def order_of_data(origin: Provenance) -> tuple[Any, ...]:
     """Return what the order of the questions follows from, beside the questions."""
     options = json.loads(origin.options or "{}")
     return options.get("seed"), options.get("shuffle")

@@ -22,7 +22,7 @@ from ..experience.quality import Diversity, embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..experience.trajectory import FloatArray
-from ..log import FILE_NAME, LogReader, LogWriter, Origin, Position, log_in, rebuild
+from ..log import FILE_NAME, LogReader, LogWriter, Position, Provenance, log_in, rebuild
 from ..log.connection import WriterLock, put_in_place
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
@@ -254,7 +254,7 @@ class ExperienceSession:
             planner.diversity if shared else None,
         )
 
-    def _start_anew(self, planner: ReplayPlanner, origin: Origin) -> None:
+    def _start_anew(self, planner: ReplayPlanner, origin: Provenance) -> None:
         assert self.log is not None
         position = self.log.reader.position()
         if position is not None and position.seq and self.context.experience_from is None:
@@ -269,7 +269,7 @@ class ExperienceSession:
             with open_source(path) as source:
                 self._inherit(planner, origin, source)
 
-    def _inherit(self, planner: ReplayPlanner, origin: Origin, source: Source, keep_retired: bool = False) -> None:
+    def _inherit(self, planner: ReplayPlanner, origin: Provenance, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
         source = replace(source, trajectories=committing(source.trajectories, self.log, self._state(planner)))
         report = inherit(
@@ -281,7 +281,7 @@ class ExperienceSession:
     def _resume(
         self,
         planner: ReplayPlanner,
-        origin: Origin,
+        origin: Provenance,
         checkpoint: str,
         facts: CheckpointFacts | None,
         shape: Sequence[int],
@@ -334,7 +334,7 @@ class ExperienceSession:
         self._admit_rest(planner, saved, choices)
         return None
 
-    def _rebuild(self, planner: ReplayPlanner, origin: Origin, position: Position) -> PlannerState:
+    def _rebuild(self, planner: ReplayPlanner, origin: Provenance, position: Position) -> PlannerState:
         """Give a planner the experience of a position, on a branch that continues it; what else it was there."""
         assert self.log is not None
         reader = self.log.reader

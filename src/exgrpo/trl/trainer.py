@@ -31,7 +31,7 @@ from ..experience.events import Admitted, Event, Replayed, Retired
 from ..experience.policy_stats import PolicyStats
 from ..experience.quality import Embedder
 from ..experience.trajectory import Trajectory
-from ..log import Origin
+from ..log import Provenance
 from ..objective import are_alike, weight_positive
 from ..registry import resolve_rules
 from ..replay import BY_THE_COIN, ReplayPlanner
@@ -241,7 +241,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             ),
         )
 
-    def _provenance(self) -> Origin:
+    def _provenance(self) -> Provenance:
         assert self.questions is not None
         args, options = self.args, {"preset": self.args.preset, "seed": self.args.seed, "shuffle": self.shuffle_dataset}
         correctness, weights = self._correctness, self.reward_weights.tolist()

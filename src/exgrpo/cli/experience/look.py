@@ -17,7 +17,7 @@ from ...experience.difficulty import buckets_of
 from ...log import LogReader, rebuild
 from ...log.connection import connect, explained
 from ...log.rebuild import empty_buffer
-from ...log.records import Origin
+from ...log.records import Provenance
 from . import ROWS, log_path
 from .output import bar, counted, prompt_text, quantity, write, write_facts, write_json, write_table
 
@@ -72,7 +72,7 @@ def describe(reader: LogReader) -> dict[str, Any]:
     path, position = reader.path, reader.position()
     origins = reader.origins()
     lineage = {span.branch for span in reader.lineage()}
-    origin = origins[reader.branches[position.branch].origin] if position is not None else Origin()
+    origin = origins[reader.branches[position.branch].origin] if position is not None else Provenance()
     buffer = empty_buffer(reader, position)
     state = rebuild(reader, buffer)
     meta = dict(reader.rows("SELECT key, value FROM meta"))
@@ -199,7 +199,7 @@ def as_text(found: dict[str, Any]) -> None:
             "model": origin["model"] or None,
             "tokenizer": origin["tokenizer"][:12] or None,
             "template": origin["template"][:12] or None,
-            "rewards": Origin(rewards=origin["rewards"]).rewards_in_words() or None,
+            "rewards": Provenance(rewards=origin["rewards"]).rewards_in_words() or None,
             "questions": f"{q['seen']:,} seen, {q['replayable']:,} replayable, {q['retired']:,} retired, "
             f"{q['unsolved']:,} unsolved",
             "trajectories": f"{t['stored']:,} stored ({t['tokens']:,} tokens"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...log import LogReader, Origin
+from ...log import LogReader, Provenance
 
 
 class Decoder:
@@ -13,7 +13,7 @@ class Decoder:
         self._reader = reader
         self._known: dict[str, Any] = {}
 
-    def __call__(self, origin: Origin, completions: Sequence[Sequence[int]]) -> list[str | None]:
+    def __call__(self, origin: Provenance, completions: Sequence[Sequence[int]]) -> list[str | None]:
         """Texts, special tokens included; None where the log keeps no such tokenizer."""
         tokenizer = self._tokenizer(origin.tokenizer)
         if tokenizer is None:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ...errors import ExperienceLogError
-from ...log import LogReader, Origin
+from ...log import LogReader, Provenance
 from ...rewards import TRL_REWARDS, get_reward
 from ...rewards.check import call, final_answer
 from ...rewards.choice import parse_label
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 class PlainDecoder(Decoder):
     """Without special tokens, as reward functions get their text."""
 
-    def __call__(self, origin: Origin, completions: Sequence[Sequence[int]]) -> list[str | None]:
+    def __call__(self, origin: Provenance, completions: Sequence[Sequence[int]]) -> list[str | None]:
         tokenizer = self._tokenizer(origin.tokenizer)
         if tokenizer is None:
             return [None] * len(completions)
@@ -134,7 +134,7 @@ def _stored(reader: LogReader, also_evicted: bool, answer_name: str | None) -> I
         )  # fmt: skip
 
 
-def _text(reader: LogReader, number: int, decode: Decoder, origin: Origin) -> str | None:
+def _text(reader: LogReader, number: int, decode: Decoder, origin: Provenance) -> str | None:
     try:
         (text,) = decode(origin, [reader.trajectory(number).completion_ids.tolist()])
     except ExperienceLogError:  # pruned, or damaged, which `exgrpo experience verify` lists
@@ -155,7 +155,7 @@ def _gold(columns: Mapping[str, Any], name: str | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _decided_by(origin: Origin) -> str:
+def _decided_by(origin: Provenance) -> str:
     """The reward function that said what is right, as far as it is known."""
     try:
         return str(json.loads(origin.rewards)[1]["decides"])

@@ -15,14 +15,14 @@ from ...config import ReplayConfig
 from ...experience import Trajectory
 from ...experience.events import Observed, Planned, PlannerState
 from ...experience.replayed import snapshot_of
-from ...log import LogWriter, Origin, QuestionFacts, rebuild
+from ...log import LogWriter, Provenance, QuestionFacts, rebuild
 from ...replay import FreshStream, ReplayPlanner
 from .buffer import NEW, PER_QUESTION, SAME, B, K, outcome_of
 from .machine import resident
 from .process import in_a_process
 
 COMMIT = 512
-ORIGIN = Origin(model="synthetic", num_generations=K)
+ORIGIN = Provenance(model="synthetic", num_generations=K)
 
 
 class Synthetic:
