@@ -14,8 +14,8 @@ from ..runtime.padding import Item, padded
 
 
 def measure(trainer: GRPOTrainer, items: Sequence[Item]) -> list[Scores]:
-    """How completions look to the current policy after their prompts: means over the completion's own tokens; the entropy in
-    nats over the full vocabulary.
+    """Measure how completions look to the current policy after their prompts: means over the completion's own tokens; the entropy
+    in nats over the full vocabulary.
 
     Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes. Every process
     runs the same number of forwards, with a chunk of another where it has none, so that sharded models stay in step; every
@@ -42,7 +42,7 @@ def measure(trainer: GRPOTrainer, items: Sequence[Item]) -> list[Scores]:
 
 
 def _scores(trainer: GRPOTrainer, items: Sequence[Item]) -> list[Scores]:
-    """Of one micro-batch."""
+    """Measure one micro-batch."""
     batch = padded(items, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
     logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
         trainer.model, batch.ids, batch.mask, batch.keep, compute_entropy=True
