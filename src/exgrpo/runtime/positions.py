@@ -19,8 +19,8 @@ TOLERANCE, HALF_TOLERANCE = 0.003, 0.25
 
 
 def has_absolute_positions(model: Any, pad: int, prompt_ids: Sequence[int]) -> bool:
-    """Tell whether padding before a prompt shifts the positions of a model: found by a forward without it and one with it. By the
-    names of its embeddings where its parameters are not here, because they are sharded.
+    """Tell whether padding before a prompt shifts the positions of a model: found by a forward without it and one with it. By
+    the names of its embeddings where its parameters are not here, because they are sharded.
 
     Args:
         model: not prepared for several processes yet.

@@ -94,7 +94,7 @@ class QuestionTable:
         return self.rows([question])[0]
 
     def types(self) -> IntArray:
-        """Return the problem type of each question as a number, (Q,): the place of its value of `problem_type` in their order."""
+        """Return the problem type of each question as a number, (Q,): its place among the values of `problem_type`."""
         values = np.array([str(value) for value in self._plain[self.row_of_question.tolist()]["problem_type"]])
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
@@ -164,7 +164,7 @@ def _columns_in_code(function: Any, columns: Collection[str]) -> set[str] | None
 
 
 def _keys_taken(code: CodeType, name: str) -> set[str] | None:
-    """Return the keys that a function takes out of a mapping by `mapping[KEY]`, `.get` and `.pop`; None if it does more with it."""
+    """Return the keys that a function takes out of a mapping by `mapping[KEY]`, `.get` and `.pop`; None if it does more."""
     keys = set[str]()
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PUSH_NULL", "PRECALL")]
     for place, step in enumerate(steps):

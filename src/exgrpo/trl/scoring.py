@@ -14,8 +14,8 @@ from ..runtime.padding import Item, padded
 
 
 def measure(trainer: GRPOTrainer, items: Sequence[Item]) -> list[Scores]:
-    """Measure how completions look to the current policy after their prompts: means over the completion's own tokens; the entropy
-    in nats over the full vocabulary.
+    """Measure how completions look to the current policy after their prompts: means over its own tokens; the entropy in
+    nats over the full vocabulary.
 
     Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes. Every process
     runs the same number of forwards, with a chunk of another where it has none, so that sharded models stay in step; every
