@@ -196,13 +196,13 @@ def test_a_second_trainer_is_refused_until_the_first_is_dead(campaign):
 
 
 def forget_a_commit():
-    """The twelfth transaction is undone, and nobody is told."""
+    """The seventh transaction is undone, and nobody is told."""
     inner, count = LogWriter._transaction, [0]
 
     @contextlib.contextmanager
     def transaction(log, doing, durable=False):
         count[0] += 1
-        if count[0] != 12:
+        if count[0] != 7:
             with inner(log, doing, durable):
                 yield
         else:
@@ -273,7 +273,7 @@ def test_a_log_that_misspeaks_of_when_things_happened_is_reported(root, config, 
 def test_a_lost_commit_is_reported(campaign):
     campaign.sabotage = forget_a_commit
     with campaign.run(FULL) as run:
-        outcome = run.attempt(crash_run.Kill("commit", "COMMIT", nth=20), campaign.arranged())
+        outcome = run.attempt(crash_run.Kill("commit", "COMMIT", nth=12), campaign.arranged())
     assert (outcome.end, outcome.lost > 0) == ("killed", True)
 
 

@@ -1,4 +1,4 @@
-"""What alarms say: what was seen, what it usually means, what to set instead."""
+"""Write what alarms say: what was seen, what it usually means, what to set instead."""
 
 import math
 from collections.abc import Mapping

@@ -61,7 +61,7 @@ class CheckpointFacts:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
-        """Whole or not at all."""
+        """Write it whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         beside = folder / f".{NAME}"
         values = asdict(self)
@@ -73,7 +73,7 @@ class CheckpointFacts:
 
     @classmethod
     def read(cls, folder: Path) -> "CheckpointFacts | None":
-        """None in a checkpoint that was saved without them.
+        """Read it; None in a checkpoint that was saved without it.
 
         Raises:
             CheckpointError: they cannot be read, or are of a later version.
@@ -109,7 +109,7 @@ def _block_path(folder: Path, rank: int) -> Path:
 
 
 def can_be_saved(block: Block) -> bool:
-    """Whether a generation batch consists of tensors alone."""
+    """Tell whether a generation batch consists of tensors alone."""
     return all(value is None or isinstance(value, Tensor) for batch in block for value in batch.values())
 
 

@@ -18,7 +18,7 @@ FUNCTIONAL_DROPOUT = ("attention_dropout", "attn_dropout", "attention_probs_drop
 
 
 def check_trainable(model: nn.Module) -> None:
-    """Something can be learned."""
+    """Refuse a model in which nothing can be learned."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigurationError(
             "no parameter of the model is trainable (requires_grad). Load an adapter with "
@@ -27,7 +27,7 @@ def check_trainable(model: nn.Module) -> None:
 
 
 def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, completion: int, hard: bool) -> None:
-    """Prompts, and completions behind them, fit into the positions that a model has.
+    """Refuse prompts that, with completions behind them, do not fit into the positions that a model has.
 
     Args:
         lengths: of the prompt of each question, in tokens, (Q,).
@@ -58,7 +58,7 @@ def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, comp
 
 
 def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) -> None:
-    """Prompts of a generation fit, where no table of all questions was made."""
+    """Refuse prompts of a generation that do not fit, where no table of all questions was made."""
     longest = max(map(len, prompt_ids), default=0)
     if positions is not None and longest >= positions:
         raise DatasetError(
@@ -68,7 +68,7 @@ def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) ->
 
 
 def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
-    """What embeds completions: the one that was given, or the encoder that `embedding_model` names; None without use."""
+    """Return what embeds completions: the one given, or the encoder that `embedding_model` names; None without use."""
     if not config.replay.uses_quality:
         if given is not None or config.embedding_model is not None:
             logger.warning(
@@ -89,7 +89,7 @@ def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
 
 
 def check_same_questions(digests: Sequence[str]) -> None:
-    """All processes must hold the same questions in the same order."""
+    """Refuse processes that hold other questions, or another order."""
     if len(set(digests)) > 1:
         raise DatasetError(
             "the processes hold different train_datasets (other rows, or another order): every process plans the same "
@@ -98,7 +98,7 @@ def check_same_questions(digests: Sequence[str]) -> None:
 
 
 def check_no_dropout(model: Any) -> None:
-    """Log-probs of a forward with dropout are not those of the policy that generated."""
+    """Refuse dropout: log-probs of a forward with it are not those of the policy that generated."""
     modules = dict(model.named_modules())
     active = [name for name, module in modules.items() if isinstance(module, nn.Dropout) and module.p > 0]
     if active:
@@ -118,7 +118,7 @@ def check_no_dropout(model: Any) -> None:
 
 
 def correctness_index(names: Sequence[str], chosen: str | None) -> int:
-    """Which reward function decides whether a completion is right: the named one, or the first."""
+    """Return which reward function decides whether a completion is right: the named one, or the first."""
     if chosen is None:
         return 0
     if list(names).count(chosen) > 1:

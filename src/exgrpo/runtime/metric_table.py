@@ -1,4 +1,4 @@
-"""Every metric of this package: its unit, its meaning, and whether it is shown by default."""
+"""List every metric of this package: its unit, its meaning, and whether it is shown by default."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -129,13 +129,13 @@ METRICS: Mapping[str, Metric] = {
 
 
 def metric_of(name: str) -> Metric | None:
-    """The row of a logged name; None for one that is not in the table, such as a user's own."""
+    """Return the row of a logged name; None for one that is not in the table, such as a user's own."""
     pattern = re.sub(r"^replay/bucket_\d+$", "replay/bucket_k", re.sub(r"^replay/time/\w+$", "replay/time/PHASE", name))
     return METRICS.get(pattern)
 
 
 def hidden(values: Mapping[str, float], shown: str, seen: Iterable[str]) -> set[str]:
-    """Which of the logged names are left out.
+    """Return which of the logged names are left out.
 
     Args:
         values: by name.
@@ -152,7 +152,7 @@ def hidden(values: Mapping[str, float], shown: str, seen: Iterable[str]) -> set[
 
 
 def as_markdown() -> str:
-    """The table of the documentation; a star marks what is shown by default."""
+    """Write the table of the documentation; a star marks what is shown by default."""
     lines = ["| metric | unit | meaning |", "|---|---|---|"]
     for name, metric in METRICS.items():
         star = "*" if metric.basic else ""

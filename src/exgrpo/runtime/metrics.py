@@ -1,4 +1,4 @@
-"""What is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
+"""Compute what is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
 
 import math
 
@@ -19,7 +19,7 @@ TINY = 1e-30
 
 
 def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
-    """Of fresh completions only; what is not known is left out.
+    """Measure fresh completions only; what is not known is left out.
 
     Args:
         outcomes: (B, K), before any rescue.
@@ -98,7 +98,7 @@ def push_metrics(
 
 
 def pool_metrics(planner: ReplayPlanner) -> dict[str, float]:
-    """The experience as it is now, after a generation's successes were stored."""
+    """Measure the experience as it is now, after an iteration's completions were stored."""
     buffer = planner.buffer
     sizes, resolution = buffer.bucket_sizes(), buffer.resolution
     tiers = dict.fromkeys((UNSOLVED, HARD, MEDIUM, EASY), 0)

@@ -53,7 +53,7 @@ def without_left_padding(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Any, ...]:
-    """The host's forward with the padding before each prompt moved behind its row, and the answers moved back.
+    """Call the host's forward with the padding before each prompt moved behind its row, and move the answers back.
 
     Args:
         forward: the host's `_get_per_token_logps_and_entropies`; takes the other arguments.
@@ -73,7 +73,7 @@ def without_left_padding(
 
 
 def at_left(values: Tensor, own: Tensor) -> Tensor:
-    """(B, T') with each row's own places moved to its left end, 0 behind them."""
+    """Move each row's own places to its left end, 0 behind them; (B, T')."""
     lengths = own.sum(1)
     width = int(lengths.max())
     start = own.int().argmax(1)

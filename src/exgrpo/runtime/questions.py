@@ -1,4 +1,4 @@
-"""Which row is which question: identity by content, never by row number."""
+"""Tell which row is which question: by content, never by row number."""
 
 import datetime
 import decimal
@@ -71,7 +71,7 @@ class QuestionTable:
         self.prompt_ids = lru_cache(maxsize=4096)(self._prompt_ids)
 
     def digest(self) -> str:
-        """A hash of all questions in their order: equal on all processes, or they would plan different batches."""
+        """Hash all questions in their order: equal on all processes, or they would plan different batches."""
         return hashlib.blake2b("".join(self.keys).encode(), digest_size=16).hexdigest()
 
     def __len__(self) -> int:
@@ -82,8 +82,8 @@ class QuestionTable:
         return len(self.question_of_row) - len(self.keys)
 
     def rows(self, questions: Sequence[int]) -> list[dict[str, Any]]:
-        """A dataset row for each question, with values of its own also where a question comes twice: a reward function
-        may change what it is given."""
+        """Return a dataset row for each question, with values of its own also where one comes twice: a reward function may
+        change what it is given."""
         rows = self.row_of_question[np.asarray(questions, np.int64)].tolist()
         if not self._fetches_rows_at_once:
             return [self._dataset[row] for row in rows]
@@ -94,12 +94,12 @@ class QuestionTable:
         return self.rows([question])[0]
 
     def types(self) -> IntArray:
-        """The problem type of each question as a number, (Q,): the place of its value of `problem_type` in their order."""
+        """Return the problem type of each question as a number, (Q,): its place among the values of `problem_type`."""
         values = np.array([str(value) for value in self._plain[self.row_of_question.tolist()]["problem_type"]])
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
     def facts(self, question: int) -> QuestionFacts:
-        """What the experience log says of a question."""
+        """Return what the experience log says of a question."""
         row = self._plain[int(self.row_of_question[question])]
         others = {name: value for name, value in row.items() if name not in NOT_SEEN_BY_REWARDS}
         prompt = row["prompt"]
@@ -112,11 +112,11 @@ class QuestionTable:
         )
 
     def _prompt_ids(self, question: int) -> tuple[int, ...]:
-        """Token ids of a question's prompt."""
+        """Return the token ids of a question's prompt."""
         return tuple(self._tokenize([self.row(question)["prompt"]])[0])
 
     def permutations(self, seed: int, shuffle: bool) -> Callable[[int], IntArray]:
-        """The order of the questions in pass 0, 1, 2, ...: that of TRL's sampler, one generator over all passes."""
+        """Return the order of the questions in pass 0, 1, 2, ...: that of TRL's sampler, one generator over all passes."""
         orders = self._orders(seed, shuffle)
         return lambda pass_number: next(orders)
 
@@ -131,8 +131,8 @@ class QuestionTable:
 
 
 def columns_read(functions: Sequence[Any], columns: Collection[str]) -> frozenset[str] | None:
-    """Of a dataset's columns those that reward functions read; None where that cannot be told, as where one hands its
-    `**kwargs` on. A function may say it in an attribute `columns`."""
+    """Return the columns of a dataset that reward functions read; None where that cannot be told, as where one
+    hands its `**kwargs` on. A function may say it in an attribute `columns`."""
     read = set[str]()
     for function in functions:
         if isinstance(function, torch.nn.Module):
@@ -164,7 +164,7 @@ def _columns_in_code(function: Any, columns: Collection[str]) -> set[str] | None
 
 
 def _keys_taken(code: CodeType, name: str) -> set[str] | None:
-    """Which keys a function takes out of a mapping by `mapping[KEY]`, `.get` and `.pop`; None if it does more with it."""
+    """Return the keys that a function takes out of a mapping by `mapping[KEY]`, `.get` and `.pop`; None if it does more."""
     keys = set[str]()
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PUSH_NULL", "PRECALL")]
     for place, step in enumerate(steps):
@@ -182,7 +182,7 @@ def _keys_taken(code: CodeType, name: str) -> set[str] | None:
 
 
 def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:
-    """Content hash of a question: its prompt's token ids and the columns that reward functions see.
+    """Hash the content of a question: its prompt's token ids and the columns that reward functions see.
 
     Raises:
         DatasetError: a value whose content cannot be told, such as an image or an object of a class of one's own.
@@ -205,7 +205,7 @@ def _as_json(value: Any) -> str:
 
 
 def _content(value: Any) -> Any:
-    """What is hashed of a value that JSON does not know."""
+    """Return what is hashed of a value that JSON does not know."""
     if isinstance(value, (np.ndarray, np.generic)):
         return [str(value.dtype), value.tolist()]
     if isinstance(value, torch.Tensor):

@@ -102,7 +102,7 @@ class ExperienceSession:
             listener(event)
 
     def new_planner(self) -> ReplayPlanner:
-        """A planner that remembers nothing yet."""
+        """Make a planner that remembers nothing yet."""
         context, table = self.context, self.context.questions
         stream = FreshStream(table.permutations(context.seed, context.shuffle), len(table))
         return ReplayPlanner(
@@ -213,7 +213,7 @@ class ExperienceSession:
             log.close()
 
     def _go_on(self, planner: ReplayPlanner) -> None:
-        """Another call of `train()`: the experience is in memory, the log continues where it was left."""
+        """Go on in another call of `train()`: the experience is in memory, the log continues where it was left."""
         assert self.log is not None
         if self.position is None or self.state is SessionState.UNWRITTEN:
             raise ExperienceLogError(
@@ -349,7 +349,7 @@ class ExperienceSession:
     def _admit_rest(
         self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, ReplayedTrajectory]
     ) -> None:
-        """A batch that was cut otherwise is not learned from on, but its successes are stored."""
+        """Store what was to be stored of a batch that was cut otherwise, and is not learned from on."""
         parts = [unpacked(block, choices) for block in saved]
         scored, stored = parts[0].scored, 0
         if not parts[0].finished:
@@ -405,7 +405,7 @@ class ExperienceSession:
         return position
 
     def close(self, planner: ReplayPlanner, done: bool) -> None:
-        """Training is over for now: free the log for others; `done` if nothing went wrong. A generation that was given up
+        """Free the log for others, since training is over for now; `done` if nothing went wrong. A generation that was given up
         before its results were written leaves nothing in the log."""
         if self.log is None:
             return
@@ -425,7 +425,7 @@ class ExperienceSession:
 
 
 def restore_copy(copy: Path, path: Path, position: Position) -> None:
-    """Where a log is gone, or does not reach a checkpoint's position, put the checkpoint's copy in its place."""
+    """Put a checkpoint's copy of a log in its place, where that is gone or does not reach the checkpoint's position."""
     if not copy.is_file():
         return
     if path.is_file():
@@ -455,7 +455,7 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
 
 @contextmanager
 def open_source(path: str) -> Iterator[Source]:
-    """A source by its path: an output directory, a log, or an exported folder."""
+    """Open a source by its path: an output directory, a log, or an exported folder."""
     place = Path(path).expanduser()
     if place.is_dir() and log_in(place).is_file():
         place = log_in(place)

@@ -1,4 +1,4 @@
-"""Rows without gradient are not computed.
+"""Leave rows without gradient out of the forwards.
 
 A completion whose advantage is exactly zero (its group had no variance) adds nothing to the loss where that is a sum over rows
 that are otherwise independent. Such rows are left out of forward and backward, and the loss of the rest is scaled by what the
@@ -23,7 +23,7 @@ Batch = dict[str, Any]
 
 
 def counted(inputs: Batch, needed: Tensor | None = None) -> Tensor:
-    """(B,), which rows of a micro-batch have a gradient, or are needed for what they reveal. What is known of others would
+    """Tell which rows of a micro-batch have a gradient, or are needed for what they reveal, (B,). What is known of others would
     depend on how the batch is cut."""
     advantages = inputs["advantages"]
     count: Tensor = advantages.ne(0) if advantages.dim() == 1 else advantages.ne(0).any(1)
@@ -31,7 +31,7 @@ def counted(inputs: Batch, needed: Tensor | None = None) -> Tensor:
 
 
 def rows_to_compute(inputs: Batch, count: Tensor, most: Callable[[int], int] = int) -> Tensor | None:
-    """Which rows of a micro-batch are computed, ascending; None: all.
+    """Return which rows of a micro-batch are computed, ascending; None: all.
 
     Args:
         inputs: the micro-batch.
@@ -49,7 +49,7 @@ def rows_to_compute(inputs: Batch, count: Tensor, most: Callable[[int], int] = i
 
 
 def only(inputs: Batch, rows: Tensor) -> Batch:
-    """These rows of a micro-batch, without the columns behind the longest of their completions."""
+    """Keep these rows of a micro-batch, without the columns behind the longest of their completions."""
     size, full = inputs["completion_mask"].shape
     width = max(1, int(inputs["completion_mask"][rows].sum(1).max()))
     kept = {}

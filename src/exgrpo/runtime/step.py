@@ -149,12 +149,11 @@ class ReplayStep:
 
     def advantages(self, scored: ScoredBatch) -> Tensor:
         """Return the advantages of the rows of this process as the loss weighs them, (b,); begin to embed what will be
-        stored, and write down what was observed."""
+        stored."""
         self._go(Stage.SCORED, Stage.CREDITED)
         batch = scored.batch
         mine = scored.advantages[batch.offset : batch.offset + batch.size]
         self._embed()
-        self._commit()
         return weight_positive(mine, self._context.objective.positive_weight)
 
     def _embed(self) -> None:
@@ -241,7 +240,9 @@ class ReplayStep:
         groups = self.scored.groups if self._embedding is not None else ()
         metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))
         metrics |= pool_metrics(planner)
-        self._commit()
+        if self._session is not None:
+            with self._time("log"):
+                self._session.commit(planner)
         return metrics
 
     def _embeddings(self) -> dict[int, FloatArray]:
@@ -277,11 +278,6 @@ class ReplayStep:
         self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
         self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
         self._embed()
-
-    def _commit(self) -> None:
-        if self._session is not None:
-            with self._time("log"):
-                self._session.commit(self._planner)
 
     def _check(self, stage: Stage) -> None:
         if self.stage is not stage and not (stage is Stage.CREDITED and self.stage is Stage.FINISHED):

@@ -1,4 +1,4 @@
-"""What replay costs, by phase: wall seconds on this process."""
+"""Measure what replay costs, by phase: wall seconds on this process."""
 
 import time
 from collections import defaultdict
@@ -28,7 +28,7 @@ class Stopwatch:
                 self._inside[-1] += spent
 
     def take(self) -> dict[str, float]:
-        """`replay/time/PHASE` in seconds; begins anew."""
+        """Return `replay/time/PHASE` in seconds, and begin anew."""
         taken = {f"replay/time/{phase}": self._seconds[phase] for phase in PHASES if phase in self._seconds}
         self._seconds.clear()
         return taken

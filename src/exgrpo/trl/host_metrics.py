@@ -9,7 +9,7 @@ from trl.trainer.utils import nanstd
 def reward_metrics(
     rewards_per_func: torch.Tensor, rewards: torch.Tensor, names: Sequence[str], stored: set[int]
 ) -> dict[str, float]:
-    """The host's reward metrics, over fresh completions only, by the host's own formulas.
+    """Compute the host's reward metrics, over fresh completions only, by the host's own formulas.
 
     Args:
         rewards_per_func: (B*K, F), before any rescue; NaN where a function gave none.
@@ -27,7 +27,7 @@ def reward_metrics(
 
 
 def length_metrics(lengths: torch.Tensor, cut: torch.Tensor) -> dict[str, float]:
-    """The host's length metrics, of given completions. lengths, cut: (N,)."""
+    """Compute the host's length metrics, of given completions. lengths, cut: (N,)."""
     ended = lengths[~cut] if bool((~cut).any()) else torch.zeros(1)
     metrics = {"completions/clipped_ratio": cut.float().mean().item()}
     for name, values in (("", lengths.float()), ("terminated_", ended.float())):

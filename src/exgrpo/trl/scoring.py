@@ -14,7 +14,7 @@ from ..runtime.padding import Item, padded
 
 
 def measure(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:
-    """How completions look to the current policy after their prompts: means over the completion's own tokens; the entropy in
+    """Measure how completions look to the current policy after their prompts: means over its own tokens; the entropy in
     nats over the full vocabulary.
 
     Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes. Every process
@@ -42,7 +42,7 @@ def measure(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:
 
 
 def _scores(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:
-    """Of one micro-batch."""
+    """Measure one micro-batch."""
     batch = padded(items, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
     logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
         trainer.model, batch.ids, batch.mask, batch.keep, compute_entropy=True

@@ -15,7 +15,7 @@ Batch = dict[str, Any]
 
 
 def why_not_exact(trainer: GRPOTrainer) -> str | None:
-    """What makes a row with advantage zero count for the loss, or None."""
+    """Say what makes a row with advantage zero count for the loss; None where nothing does."""
     args = trainer.args
     for holds, why in (
         (args.loss_type == "bnpo", "loss_type='bnpo' is normalised by the tokens of a micro-batch"),
@@ -36,7 +36,7 @@ def has_dropout(model: torch.nn.Module) -> bool:
 
 
 def skips_rows(trainer: GRPOTrainer) -> bool:
-    """Whether rows are left out: as `skip_rows` says; by default where it is exact.
+    """Tell whether rows are left out: as `skip_rows` says; by default where it is exact.
 
     Raises:
         ConfigurationError: it is asked for, and is not exact.
@@ -54,7 +54,7 @@ def skips_rows(trainer: GRPOTrainer) -> bool:
 
 
 def most_of(trainer: GRPOTrainer, count: int) -> int:
-    """The greatest of a number over all processes."""
+    """Return the greatest of a number over all processes."""
     accelerator = trainer.accelerator
     if accelerator.num_processes == 1:
         return count

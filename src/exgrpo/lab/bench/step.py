@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...cli.environment import require
 from ...cli.experience.output import write, write_table
@@ -17,6 +17,9 @@ from ...presets import PRESETS
 from . import CONTROL
 from .machine import peak, resident
 from .process import in_a_process
+
+if TYPE_CHECKING:
+    from ...trl import ExGRPOTrainer
 
 PHASES = (
     ("_plan", "plan"),
@@ -130,7 +133,7 @@ class Arm:
         return {"seconds": seconds, "wall": self.steps.wall / steps, "phases": phases, "seen": seen}
 
 
-def _steps(trainer: Any, now: Callable[[], float]) -> Any:
+def _steps(trainer: "ExGRPOTrainer", now: Callable[[], float]) -> Any:
     from transformers import TrainerCallback
 
     class Steps(TrainerCallback):
