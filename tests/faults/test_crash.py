@@ -109,7 +109,7 @@ def test_a_damaged_run_is_refused_or_continues_bit_equal(campaign, kind):
     expect_sound(campaign, kind)
     if kind in ("-shm deleted", "snapshots deleted"):
         assert campaign.rows[kind].equal == 1
-    if kind in ("main file truncated", "main file deleted"):
+    if kind == "main file deleted":  # of one that was cut nothing that counts may be missing
         assert campaign.rows[kind].refused == 1
 
 
