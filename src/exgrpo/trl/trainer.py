@@ -533,10 +533,14 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         ):
             loss = loss if term is None else loss + term
         if self._step % (self.args.steps_per_generation * self.num_iterations) == self.args.steps_per_generation - 1:
-            with self.time("admit"):
-                metrics = step.finish()
-            self._log(metrics | self.time.take())
+            self._finish(step)
         return loss
+
+    def _finish(self, step: ReplayStep) -> None:
+        """Store what the step wants stored, and log what it and its phases came to."""
+        with self.time("admit"):
+            metrics = step.finish()
+        self._log(metrics | self.time.take())
 
     def _computed(self, inputs: dict[str, Any], step: ReplayStep | None) -> tuple[dict[str, Any], float]:
         """Return the rows of a micro-batch that are computed, and what the host's mean over them is multiplied with."""

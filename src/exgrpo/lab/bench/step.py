@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PHASES = (
     ("_plan", "plan"),
     ("_scores", "measuring candidates"),
-    ("_observe", "observe"),
-    ("_admit", "admit"),
+    ("_credit", "observe"),
+    ("_finish", "admit"),
     ("compute_loss", "loss forward"),
     ("_generate_and_score_completions", "rest of generation"),
 )
