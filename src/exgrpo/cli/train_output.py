@@ -65,7 +65,7 @@ def short(number: float) -> str:
     if number < 1000:
         return f"{number:.0f}"
     if number < 999_500:
-        return f"{number / 1000:.{number < 9_950}f}k"
+        return f"{number / 1000:.{int(number < 9_950)}f}k"
     return f"{number / 1e6:.1f}M"
 
 
