@@ -172,7 +172,7 @@ def check_no_dropout(model_config: Mapping[str, Any]) -> None:
         model_config: of transformers, as a dictionary.
     """
     for name, value in model_config.items():
-        is_dropout = name.endswith("dropout") or name.endswith("dropout_prob") or name in DROPOUTS
+        is_dropout = name.endswith(("dropout", "dropout_prob")) or name in DROPOUTS
         if is_dropout and not name.startswith(("classifier", "summary")) and isinstance(value, float) and value > 0:
             raise ConfigurationError(
                 f"the model has {name}={value}: log-probs under dropout are not the behaviour policy's, and importance ratios "
