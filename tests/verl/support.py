@@ -1,6 +1,10 @@
 """What every test under verl shares: a tiny policy on disk, questions in verl's layout, and the options of a short run."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -95,5 +99,37 @@ def _text(value) -> str:
 
 def logged(folder: Path) -> list[dict]:
     """The metrics of each step that verl's logger wrote into a file."""
-    (file,) = folder.glob("**/*.jsonl")
+    file = folder / "metrics.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """What makes verl run on the CPU, in the launched process and in every worker of Ray."""
+    root = Path(__file__).parents[2]
+    return {
+        **os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "VERL_USE_EXTERNAL_MODULES": "tests.verl.cpu",
+        "VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "EXGRPO_TEST_RANKS": str(ranks), "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+
+
+def launch(folder: Path, ranks: int = 1, **more) -> subprocess.CompletedProcess[str]:
+    """Run verl's own entry point with Ray; what it prints goes to `folder.log`."""
+    with tempfile.TemporaryDirectory(prefix="ray") as ray:  # a short path: sockets lie in it
+        options = overrides(
+            folder, trainer__n_gpus_per_node=ranks, actor_rollout_ref__rollout__n_gpus_per_node=ranks, **more
+        )
+        init = "ray_kwargs.ray_init"
+        options += [
+            f"{init}.num_cpus=16", f"+{init}.num_gpus={ranks}", f"+{init}.include_dashboard=false",
+            f"+{init}._temp_dir={ray}", f"+{init}.object_store_memory=200000000",
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units=1", f"hydra.run.dir={folder.parent / 'hydra'}",
+        ]  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        env = environment(ranks) | {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+        with open(folder.with_suffix(".log"), "w") as log:
+            return subprocess.run(
+                [sys.executable, "-m", "verl.trainer.main_ppo", *options], env=env, stdout=log, stderr=log, check=False,
+                cwd=folder,
+            )  # fmt: skip

@@ -7,6 +7,7 @@ made; what is wrong with it is said then, and no other trainer of verl is touche
 import importlib.abc
 import importlib.util
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -16,11 +17,14 @@ REFUSED = ("exgrpo_colocate_async", "exgrpo_separate_async", "exgrpo_async")
 """Names that one would try; stored trajectories would be chosen under an older policy than the one that learns from them."""
 
 
-class _AfterTrainers(importlib.abc.MetaPathFinder):
-    """Finds verl's trainers as everybody does, and registers ours behind them."""
+class _After(importlib.abc.MetaPathFinder):
+    """Finds a module as everybody does, and calls something once it is there."""
+
+    def __init__(self, name: str, call: Callable[[], None]):
+        self._name, self._call = name, call
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname != TRAINERS:
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -31,10 +35,18 @@ class _AfterTrainers(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             inner(module)
-            register()
+            self._call()
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def after(name: str, call: Callable[[], None]) -> None:
+    """Call something once a module of this name is imported; now, if it is already."""
+    if name in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _After(name, call))
 
 
 def register() -> None:
@@ -67,7 +79,4 @@ def register() -> None:
             register_trainer(name)(Asynchronous)
 
 
-if TRAINERS in sys.modules:
-    register()
-else:
-    sys.meta_path.insert(0, _AfterTrainers())
+after(TRAINERS, register)
