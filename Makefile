@@ -4,12 +4,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+VERL := .venv-verl/bin
+VERL_STAMP := .venv-verl/.installed
+
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test quick check format docs clean
+.PHONY: help demo test test-verl quick check format docs clean
 
 help:  ## what there is to make
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,6 +30,18 @@ quick: $(STAMP)  ## the tests that take less than two seconds each, with fewer r
 test: $(STAMP)  ## all tests, on two processes with one thread each
 	$(PYTEST) --dist loadfile
 
+$(VERL_STAMP): pyproject.toml constraints-verl.txt
+	test -x $(VERL)/python || $(PYTHON) -m venv .venv-verl
+	grep -v '^verl==' constraints-verl.txt > .venv-verl/needs.txt
+	$(VERL)/pip install --quiet --disable-pip-version-check -r .venv-verl/needs.txt && \
+	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps -c constraints-verl.txt verl && \
+	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps -e . || \
+	{ echo "make test-verl: verl's environment could not be installed (Python 3.11 or 3.12 is needed). Nothing was tested." >&2; exit 1; }
+	touch $(VERL_STAMP)
+
+test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 15 minutes on 2 cores)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore -m verl tests/verl
+
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -43,4 +58,4 @@ docs: $(STAMP)  ## regenerate what is generated from the code
 	$(BIN)/python tools/evidence.py --write
 
 clean:  ## the virtual environment, and what tools leave behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-verl .pytest_cache .mypy_cache .ruff_cache

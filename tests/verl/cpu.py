@@ -27,6 +27,9 @@ class _Device:
     def current_device(self):
         return "cpu"
 
+    def get_device_name(self, *args):
+        return "cpu"
+
     def get_rng_state(self, *args):
         return torch.get_rng_state()
 

@@ -1,7 +1,7 @@
-"""verl's trainer in one process: no Ray, a transfer queue in memory, one worker with a plain model, scripted completions.
+"""verl's trainer in one process: no Ray, a transfer queue in memory, one worker with a plain model, scripts for rollouts.
 
-The trainer, the loss of the workers, the batches, the advantages and the loop are verl's own and ours. Replaced are what carries
-them: the queue, the workers, and the rollout engine.
+The trainer, the loss of the workers, the batches, the advantages and the loop are verl's own and ours. Replaced is what
+carries them: the queue, the workers, and the rollout engine.
 """
 
 from collections import defaultdict
@@ -115,7 +115,7 @@ class Workers:
             }
             for name, value in about.items():
                 tu.assign_non_tensor_data(data, name, value)
-            loss, found = ppo_loss(self.actor, {"log_probs": logps}, data)
+            loss, _ = ppo_loss(self.actor, {"log_probs": logps}, data)
             loss.backward()
             with torch.no_grad():
                 for parameter in self.model.parameters():

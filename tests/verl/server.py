@@ -34,7 +34,9 @@ class Server:
         ids, logps = list(prompt_ids), []
         with torch.no_grad():
             for _ in range(12):
-                logits = self.model(input_ids=torch.tensor([ids])).logits[0, -1].float() / sampling_params["temperature"]
+                logits = (
+                    self.model(input_ids=torch.tensor([ids])).logits[0, -1].float() / sampling_params["temperature"]
+                )
                 token = int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
                 ids.append(token)
                 logps.append(float(logits.log_softmax(-1)[token]))

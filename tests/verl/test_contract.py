@@ -71,7 +71,7 @@ def test_parameters_have_the_names_that_are_used(function):
 
 def test_every_override_exists_on_the_host():
     ours = {name for name, value in vars(ExGRPOTrainer).items() if inspect.isfunction(value)}
-    host = {name for name in dir(PPOTrainerSync)}
+    host = set(dir(PPOTrainerSync))
     own = ours - host
     assert own == {
         "_checkpoint_folder", "_folder_of_step", "_goes_on", "_epoch", "_rows_of_update", "_rows_to_learn_from",

@@ -61,7 +61,10 @@ def test_every_preset_runs_with_its_own_values(preset):
         ({"alarms": "loud"}, r"alarms must be one of 'warn', 'stop', 'off', but is 'loud'"),
         ({"correctness_threshold": "0.5"}, r"correctness_threshold must be a finite number, but is '0.5'"),
         ({"max_generated_tokens": 0}, r"max_generated_tokens must be at least 1, but is 0"),
-        ({"preset": "on-policy", "experience_from": "x"}, r"experience_from='x' has no effect where nothing is replayed"),
+        (
+            {"preset": "on-policy", "experience_from": "x"},
+            r"experience_from='x' has no effect where nothing is replayed",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(given, message):

@@ -132,9 +132,7 @@ class Stock(local.LocalTrainer):
 def test_without_replay_the_parameters_are_those_of_the_host_to_the_bit(tmp_path, monkeypatch, updates):
     size = {"actor_rollout_ref__actor__ppo_mini_batch_size": 8 // updates, "trainer__total_training_steps": 3}
     stock = trained(monkeypatch, tmp_path / "stock", cls=Stock, exgrpo__preset=None, **size)
-    ours = trained(
-        monkeypatch, tmp_path / "ours", exgrpo__preset="on-policy", exgrpo__start_pass_at_1=None, **size
-    )
+    ours = trained(monkeypatch, tmp_path / "ours", exgrpo__preset="on-policy", exgrpo__start_pass_at_1=None, **size)
     for (name, theirs), mine in zip(
         stock.actor_rollout_wg.model.named_parameters(), ours.actor_rollout_wg.model.parameters(), strict=True
     ):
@@ -230,7 +228,7 @@ def test_a_run_that_dies_between_checkpoints_goes_on_from_the_last(tmp_path, mon
             return super()._update_actor(batch, metrics)
 
     more = {"trainer__save_freq": 2, "trainer__total_training_steps": 6}
-    whole = trained(monkeypatch, tmp_path / "whole", **more)
+    trained(monkeypatch, tmp_path / "whole", **more)
     with pytest.raises(KeyboardInterrupt):
         trained(monkeypatch, tmp_path / "part", cls=Dies, **more)
     again = trained(monkeypatch, tmp_path / "part", **more)
@@ -251,7 +249,7 @@ def test_experience_of_another_run_is_taken_over_by_content(tmp_path, monkeypatc
     second = trained(monkeypatch, tmp_path / "second", **more)
     admitted = [event for event in second.events if isinstance(event, Admitted) and event.trajectory.step < 0]
     assert second.batches[0].stored, "the first step replays what was taken over"
-    assert len(first.replay.planner.buffer) >= len({row for row in second.batches[0].stored})
+    assert len(first.replay.planner.buffer) >= len(second.batches[0].stored)
     assert admitted or second.replay.planner.buffer
 
 
@@ -306,7 +304,9 @@ def test_failed_rollouts_count_for_nothing(tmp_path, monkeypatch):
 
 def test_a_reward_that_cannot_be_told_is_neither_right_nor_wrong(tmp_path, monkeypatch):
     trainer = trained(
-        monkeypatch, tmp_path / "run", lambda step, prompt, member: "?$" if member == 0 else script(step, prompt, member)
+        monkeypatch,
+        tmp_path / "run",
+        lambda step, prompt, member: "?$" if member == 0 else script(step, prompt, member),
     )
     assert trainer.logs[0]["replay/skipped_unscorable"] == 8
     assert all(int(event.scorable) <= 3 for event in trainer.events if isinstance(event, Observed))

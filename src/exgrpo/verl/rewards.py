@@ -29,7 +29,7 @@ def adapted(verifier: Callable[..., Any]) -> Callable[..., Any]:
         data_source: Any = None, solution_str: str = "", ground_truth: Any = None, extra_info: Any = None, **kwargs: Any
     ) -> dict[str, float]:
         extra = extra_info if isinstance(extra_info, Mapping) else {}
-        given = {name: [value] for name, value in extra.items() if name not in OF_VERL}
+        given: dict[str, Any] = {name: [value] for name, value in extra.items() if name not in OF_VERL}
         given |= {"prompts": None, "completions": [solution_str], "answer": [ground_truth]}
         if inspect.iscoroutinefunction(verifier):
             rewards = await verifier(**given)

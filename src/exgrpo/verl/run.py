@@ -102,8 +102,8 @@ class Run:
         size = int(self.config.data.train_batch_size)
         if len(dataset) < size:
             raise DatasetError(
-                f"data.train_files have {len(dataset)} rows, but one step takes {size} questions (data.train_batch_size). Lower "
-                f"data.train_batch_size so that at most {len(dataset)} are taken."
+                f"data.train_files have {len(dataset)} rows, but one step takes {size} questions (data.train_batch_size). "
+                f"Lower data.train_batch_size so that at most {len(dataset)} are taken."
             )
         replay = self.options.replay
         rows = QuestionRows(dataset)
@@ -234,7 +234,8 @@ class Run:
         if groups.stop > len(plan.questions):
             raise ConfigurationError(
                 f"verl asked for {groups.stop} questions of a step that was planned with {len(plan.questions)}: something "
-                "fetches more than data.train_batch_size, such as a sampler of its own. Leave trainer.v1.sampler at its defaults."
+                "fetches more than data.train_batch_size, such as a sampler of its own. Leave trainer.v1.sampler at its "
+                "defaults."
             )
         self._next = groups.stop
         rollouts = [k - len(plan.replays[group]) for group in groups]

@@ -21,8 +21,8 @@ NEEDED = ("prompts", "responses", "input_ids", "position_ids", "response_mask", 
 def measure(
     workers: Any, model: Any, prompts: Sequence[Sequence[int]], trajectories: Sequence[Trajectory]
 ) -> list[PolicyStats]:
-    """Measure trajectories behind their prompts under the policy that the workers hold: means over their own tokens; the entropy
-    in nats over the full vocabulary.
+    """Measure trajectories behind their prompts under the policy that the workers hold: means over their own tokens; the
+    entropy in nats over the full vocabulary.
 
     Args:
         workers: the actor's worker group, of which no rollout is under way.
