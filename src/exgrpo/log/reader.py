@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedLogError, ExperienceLogError, TrajectoryError
+from ..experience.columns import SCALARS
 from ..experience.events import Event, PlannerState
 from ..experience.trajectory import Trajectory
 from . import schema
-from .codec import DIGEST_MASK, SERIAL_MASK, event_of, nan
+from .codec import DIGEST_MASK, SERIAL_MASK, event_of, from_sql, nan
 from .connection import connect, damaged, explained
 from .records import Branch, Position, Provenance, QuestionFacts, Span
 from .snapshot import unpacked
@@ -235,11 +236,9 @@ class LogReader:
         ids, logps = self._tokens(number, *found[-4:])
         try:
             rewards = np.array([nan(reward) for reward in json.loads(row["rewards"])])
-            trajectory = Trajectory(
-                index_of(row["question"]), ids, logps, rewards, row["step"], row["finish_reason"], nan(row["entropy"]),
-                row["entropy_step"], bool(row["correct"]), nan(row["advantage"]), nan(row["quality"]),
-                self._embedding(number, row["dimension"]),
-            )  # fmt: skip
+            scalars = {column.name: from_sql(column, row[column.name]) for column in SCALARS}
+            embedding = self._embedding(number, row["dimension"])
+            trajectory = Trajectory(index_of(row["question"]), ids, logps, rewards, **scalars, embedding=embedding)
         except (TrajectoryError, ValueError) as error:
             raise damaged(self.path, f"trajectory {number}: {error}") from error
         if len(trajectory) != row["length"] or trajectory.digest != row["digest"] & DIGEST_MASK:

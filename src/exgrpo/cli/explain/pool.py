@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...config import SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
-from ...experience.policy_stats import PolicyStats
+from ...experience.policy_stats import MEASURED, PolicyStats
 from ...experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Trajectory
 from ...log import rebuild
 from ...log.rebuild import size_of
@@ -19,7 +19,6 @@ from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_count
 from ...replay.gate import Gate
 from ..experience.look import one_moment
 
-MEASURED = ("entropy_step", "entropy", "nll", "confidence", "confidence_variance", "drift")
 ALL_AGES = 20
 """The latest groups of a made-up pool are 1 to this many optimizer steps old."""
 DRIFT_A_STEP = 7e-5
@@ -100,7 +99,7 @@ class Pool:
     def unmeasured(self) -> Iterator[None]:
         """What is measured inside is forgotten, and the counter of generations goes back."""
         records, generation = self.buffer.table.records, self.planner.generation
-        before = {name: records[name].copy() for name in MEASURED}
+        before = {name: records[name].copy() for name in ("entropy_step", *MEASURED)}
         yield
         self.planner.generation = generation
         for name, values in before.items():
