@@ -339,11 +339,11 @@ class ExperienceSession:
         assert self.log is not None
         reader = self.log.reader
         self.log.begin(origin, position, self._step)
-        indices = self.log.indices()
-        state = rebuild(reader, planner.buffer, position, indices)
+        questions = self.log.question_map
+        state = rebuild(reader, planner.buffer, position, questions)
         if planner.diversity is not None:
             for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
-                planner.diversity.add(int(indices[question]), vector)
+                planner.diversity.add(questions.question_of(question), vector)
         return state
 
     def _admit_rest(
