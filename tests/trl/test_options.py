@@ -779,9 +779,11 @@ import numpy as np
 
 calls = []
 
-def middle_first(strata):
+def middle_first(candidates):
     calls.append("sampler")
-    return np.where(strata.accuracy == strata.config.rule_option("middle"), 0.0, np.nan)
+    return np.zeros(len(candidates.accuracy))
+
+middle_first.eligible = lambda candidates: candidates.accuracy == candidates.config.rule_option("middle")
 
 def second(candidates):
     calls.append("choice")
@@ -806,7 +808,7 @@ def own(request, tmp_path, monkeypatch):
     )}  # fmt: skip
     if request.param == "name":
         names = dict(question_choice="my_middle", trajectory_choice="my_second", correction="my_log_ratio")
-        register_question_sampler("my_middle", module.middle_first)
+        register_question_sampler("my_middle", module.middle_first, eligible=module.middle_first.eligible)
         register_trajectory_choice("my_second", module.second)
         register_correction("my_log_ratio", module.log_ratio)
     yield names, module
