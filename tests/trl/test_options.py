@@ -445,7 +445,7 @@ def test_a_generation_without_fresh_completions_leaves_their_metrics_alone(tmp_p
     assert log["fresh/pass_at_1"] == 0.5
     assert log["reward"] == 0.5
     assert log["fresh/groups_unsolved"] == 0.0
-    assert trainer.planner.pass_at_1 == 0.5
+    assert trainer.planner.gate.pass_at_1 == 0.5
 
 
 def test_prompt(tmp_path):

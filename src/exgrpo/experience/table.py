@@ -4,7 +4,8 @@ A batch takes time in proportion to itself; only `live`, `older_than` and, once 
 pool. Token arrays are elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ class TrajectoryTable:
         self.count = np.zeros(num_questions, np.int32)
         self.next_serial = 0
         self.size = 0
+        self._before: list[tuple[IntArray, NDArray[Any]]] | None = (
+            None  # what measurements took the place of, to undo them
+        )
         self._widest = capacity_per_question
         self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._num_slots = 0
@@ -170,6 +174,8 @@ class TrajectoryTable:
 
     def measure(self, slots: IntArray, event: Measured) -> None:
         """Write down what was measured, (n,) each; NaN leaves what was known, but for the entropy."""
+        if self._before is not None:
+            self._before.append((slots, self.records[slots]))
         self.records["entropy_step"][slots] = event.step
         self.records["entropy"][slots] = plain(event.entropy)
         for name in MEASURED[1:]:
@@ -177,6 +183,19 @@ class TrajectoryTable:
             known = ~np.isnan(values)
             if known.any():
                 self.records[name][slots[known]] = half(values[known])
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """Forget what is measured inside."""
+        before: list[tuple[IntArray, NDArray[Any]]] = []
+        self._before = before
+        try:
+            yield
+        finally:
+            self._before = None
+            for slots, records in reversed(before):
+                for name in ("entropy_step", *MEASURED):
+                    self.records[name][slots] = records[name]
 
     def use(self, slots: IntArray) -> None:
         """Count a use of each."""

@@ -14,7 +14,7 @@ from ...replay import ReplayedTrajectory, StepPlan, replay_count
 from ...replay.choice import Scorer, eligible_questions
 from ...replay.sampling import Eligible, bucket_probabilities, pools_of
 from ...replay.sampling import Pool as DrawnFrom
-from .pool import MADE_UP, Pool, stream_of
+from .pool import MADE_UP, Pool
 
 MAX_ROWS = 17
 DRAWS, DRAWS_WHERE_EXACT = 4000, 400
@@ -204,8 +204,7 @@ class Rehearsals:
 
         for generation in range(first, first + number):
             rng, asked[0] = np.random.default_rng((MADE_UP, planner.seed, generation)), 0
-            planner.stream = stream_of(n, rng.permutation(n) if self.rescues else None)
-            with pool.unmeasured():
+            with pool.preview(rng.permutation(n) if self.rescues else None):
                 planner.generation = generation
                 plan = planner.plan(self.batch, pool.step, self.epoch, score)
                 rescues = self._rescues(plan, rng, score)
