@@ -16,7 +16,7 @@ from exgrpo.archive import maintenance as log_upkeep
 from exgrpo.archive.maintenance import fork, import_folder, merge, prune, verify
 from exgrpo.archive.parquet import export
 from exgrpo.archive.transfer import source_of
-from exgrpo.errors import DamagedLogError, ExperienceLogError, LogInUseError
+from exgrpo.errors import ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.log import LogReader, schema
 from tests.support.logs import ORIGIN, TOKENIZER, Dataset, Run, buffer_at, eventful, fingerprints, write_checkpoint
@@ -506,11 +506,33 @@ def test_merge_takes_over_each_in_turn(tmp_path):
     run.close()
 
 
-def test_merging_a_log_with_itself_stores_nothing_twice(tmp_path):
+def test_merging_a_log_with_itself_is_refused(tmp_path):
     one = made(tmp_path / "one.db")
-    report = merge([one, one], tmp_path / "both.db")
-    assert held(tmp_path / "both.db") == held(one)
-    assert report.sources[1][1].left_out == {"already stored": len(held(one))}
+    shutil.copy(one, tmp_path / "copy.db")
+    with pytest.raises(ConfigurationError, match=r"copy\.db holds the same as .*one\.db: name each log once"):
+        merge([one, tmp_path / "copy.db"], tmp_path / "both.db")
+    assert not (tmp_path / "both.db").exists()
+
+
+def retired_of(path):
+    with LogReader(path) as reader:
+        return {question.facts.key for question in source_of(reader).questions if question.retired}
+
+
+def test_what_had_retired_stays_so_where_nothing_else_is_known(tmp_path):
+    """An export that is imported, and a log that is merged, lose nothing; a later source that holds something counts."""
+    one = made(tmp_path / "one.db", seed=1)
+    two = made(tmp_path / "two.db", dataset=Dataset(12), seed=2, retirement="never")
+    import_folder(exported(one, tmp_path / "export"), tmp_path / "imported.db")
+    assert retired_of(tmp_path / "imported.db") == retired_of(one) != set()
+    before = held(two)
+    report = merge([one, two], tmp_path / "both.db").sources[0][1]
+    known = set(accuracies(two))
+    assert held(tmp_path / "both.db") == held(one) + before
+    assert retired_of(tmp_path / "both.db") == retired_of(one) - known
+    assert retired_of(one) & known
+    assert (report.retired, report.fresh_again) == (len(retired_of(one) - known), len(retired_of(one) & known))
+    assert verify(tmp_path / "both.db") == []
 
 
 def test_merge_commits_now_and_then(tmp_path, monkeypatch):

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import ExperienceLogError
+from ..errors import ConfigurationError, ExperienceLogError
 from ..experience.buffer import ExperienceBuffer
-from ..experience.events import PlannerState
+from ..experience.events import PlannerState, Retired
 from ..experience.replayed import snapshot_of
 from ..log.connection import damaged, put_in_place
 from ..log.reader import LogReader
 from ..log.rebuild import rebuild
-from ..log.records import Provenance, QuestionFacts, name_of
+from ..log.records import Position, Provenance, QuestionFacts, name_of
 from ..log.snapshot import config_of
-from ..log.writer import LogWriter
+from ..log.writer import INHERITED, LogWriter
 from .exported import read_export
 from .transfer import Inherited, KnownTrajectory, Source, inherit, source_of
 
@@ -75,12 +75,21 @@ def merge(paths: Sequence[Path | str], into: Path | str) -> Gathered:
         into: of the new one.
 
     Raises:
+        ConfigurationError: two are the same.
         ExperienceLogError: `into` exists, or a log cannot be read.
     """
     into = Path(into)
     _refuse_existing(into)
     with contextlib.ExitStack() as stack:
-        found = [_from_log(stack.enter_context(LogReader(path))) for path in paths]
+        found, ends = list[_From](), dict[Position | None, Path | str]()
+        for path in paths:
+            reader = stack.enter_context(LogReader(path))
+            if (end := reader.position()) in ends:
+                raise ConfigurationError(
+                    f"{path} holds the same as {ends[end]}: name each log once, or what was observed would count twice."
+                )
+            ends[end] = path
+            found.append(_from_log(reader))
         origin = max(reversed(found), key=lambda one: one.started).origin
         return _new_log(found, origin, into, "merged")
 
@@ -183,9 +192,35 @@ def _take_over(
             )
         source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))
         report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
+    _retire(found, buffer, log, origin, state, report)
     log.commit(state, snapshot=snapshot_of(buffer))
     report.trajectories, report.questions = len(buffer), int((buffer.count > 0).sum())
     return report
+
+
+def _retire(
+    found: Sequence[_From],
+    buffer: ExperienceBuffer,
+    log: LogWriter,
+    origin: Provenance,
+    state: PlannerState,
+    report: Gathered,
+) -> None:
+    """What had retired stays so, if the last source that knew it said so, and none holds anything of it."""
+    here = {key: index for index, key in enumerate(log.questions.keys)}
+    said = dict[int, bool]()
+    for one in found:
+        if one.source.origin.rewards == origin.rewards:
+            known = (q for q in one.source.questions if q.facts.key in here and (q.scorable or q.retired))
+            said |= {here[q.facts.key]: q.retired for q in known}
+    for index in sorted(index for index, retired in said.items() if retired):
+        if not buffer.count[index] and not buffer.retired[index]:
+            buffer.retire(index)
+            buffer.listener(Retired(INHERITED, state.step, index))
+    for one, (_, inherited) in zip(found, report.sources, strict=True):
+        had = [here[q.facts.key] for q in one.source.questions if q.retired and q.facts.key in here]
+        inherited.retired = sum(bool(buffer.retired[index]) for index in had)
+        inherited.fresh_again = len(had) - inherited.retired
 
 
 def committing(

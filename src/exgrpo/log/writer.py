@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ExperienceLogError
+from ..errors import ExperienceLogError, LogInUseError
 from ..experience.events import Admitted, Began, Event, Planned, PlannerState
 from ..experience.trajectory import Trajectory
 from . import schema
 from .codec import rows_of
 from .commits import Commit, Kept
-from .connection import WriterLock, connect, create, explained, now, synchronous_of
+from .connection import WriterLock, connect, create, explained, now, synchronous_of, usable
+from .filesystem import is_shared
 from .reader import LogReader
-from .records import Branch, Position, Provenance, Questions, Span
+from .records import Branch, Position, Provenance, Questions, Span, storable
 from .snapshot import NONE, packed
 from .store import StoredTrajectories
 
@@ -51,7 +52,8 @@ class LogWriter:
     """
 
     def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
-        self.path = Path(path).resolve()  # one lock for all names of a file
+        with usable(Path(path)):
+            self.path = Path(path).resolve()  # one lock for all names of a file
         self.questions = questions
         self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
         self._lock = WriterLock(self.path)
@@ -80,7 +82,9 @@ class LogWriter:
             self.reader = LogReader(self.path, self._connection)
             self._numbers = self._match_questions()
             self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
-            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
+            self._end = self.reader.end()
+            self._next_seq = max([self._end + 1, *(b.first_seq for b in self.reader.branches.values())])
+            self._file = _identity(self.path)
             undo.pop_all()
 
     @property
@@ -149,8 +153,8 @@ class LogWriter:
         fork = parent.seq if parent is not None else None
         self.origin = self._number_of_origin(origin)
         row = (
-            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, note, now(),
-            os.getpid(), socket.gethostname(),
+            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, storable(note),
+            now(), os.getpid(), socket.gethostname(),
         )  # fmt: skip
         self._gathered.add("branch", *row)
         reader.branches[number] = Branch(*row)
@@ -301,7 +305,7 @@ class LogWriter:
         data = None if snapshot is None else packed(snapshot, self._numbers)
         commit = self._gathered.finished(row, data, checkpoint)
         self._write(commit)
-        self._next_seq = seq + 1
+        self._next_seq, self._end = seq + 1, seq
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
         self._gathered, self._last_state = Commit(), state
         return self.position
@@ -319,9 +323,35 @@ class LogWriter:
             connection.execute(f"PRAGMA synchronous = {self._synchronous[durable]}")
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._check_file()
                 yield
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    def _check_file(self) -> None:
+        """Is it still the file that is written, by this writer alone? A lock file that was deleted keeps nobody out, and a
+        log that was deleted or moved takes what is written with it."""
+        found = _identity(self.path)
+        if found is None or (found != self._file and not is_shared(self.path)):  # some network file systems number anew
+            raise ExperienceLogError(
+                f"{self.path} was {'deleted or moved' if found is None else 'replaced'} while this run was writing it. What "
+                "was committed before is in the file that was there. Put that back, and resume from the last checkpoint."
+            )
+        if (end := self.reader.end()) != self._end:
+            raise LogInUseError(
+                f"another process has written to {self.path} (up to event {end}, after {self._end} of this one), although this "
+                f"one held its lock: was {self._lock.path.name}.lock deleted? Stop one of the two, and resume this run from "
+                "its last checkpoint, or with another output_dir (or experience_log)."
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that has a name now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

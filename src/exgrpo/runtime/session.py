@@ -5,8 +5,8 @@ done there, and its result, or its error, reaches all (`Comm.from_main`).
 """
 
 import logging
-import os
 import shutil
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..archive.merge import committing
 from ..archive.transfer import Source, inherit, source_of  # fmt: skip
-from ..errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
+from ..errors import CheckpointError, ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import Diversity, embed
 from ..experience.replayed import restore, snapshot_of
@@ -267,7 +267,7 @@ class ExperienceSession:
         self.log.begin(origin, None, self._step)
         if (path := self.context.experience_from) is not None:
             with open_source(path) as source:
-                self._inherit(planner, origin, source)
+                self._inherit(planner, origin, source, self.context.keep_retired)
 
     def _inherit(self, planner: ReplayPlanner, origin: Provenance, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
@@ -309,7 +309,7 @@ class ExperienceSession:
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
             planner.restore(replace(state, step=step, pass_number=0, cursor=0, deferred=()))
-            self._inherit(planner, origin, source_of(reader, position), keep_retired=before.rewards == origin.rewards)
+            self._inherit(planner, origin, source_of(reader, position), keep_retired=True)
             return None
         end = reader.end()
         state = self._rebuild(planner, origin, position)
@@ -436,6 +436,8 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
         except LogInUseError:
             raise
         except ExperienceLogError as error:
+            if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
+                raise  # of locks, memory or the file system: it says nothing of the log
             why = str(error)
     else:
         why = "it is not there"
@@ -443,8 +445,6 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
     lock = WriterLock(path)
     lock.acquire()
     try:
-        if path.is_file():
-            os.replace(path, path.with_name(f"{path.name}.left-behind"))
         beside = path.with_name(f".{path.name}.copy")
         shutil.copyfile(copy, beside)
         put_in_place(beside, path)
