@@ -18,6 +18,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from exgrpo.archive import maintenance as upkeep
+from exgrpo.archive.parquet import export
 from exgrpo.errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
