@@ -535,6 +535,18 @@ def test_what_had_retired_stays_so_where_nothing_else_is_known(tmp_path):
     assert verify(tmp_path / "both.db") == []
 
 
+def test_a_merge_that_was_killed_leaves_nothing_to_the_next(tmp_path, monkeypatch):
+    one = made(tmp_path / "one.db")
+    killed = Run(tmp_path / ".both.db.new")
+    killed.generation()
+    with pytest.raises(LogInUseError, match=r"\.both\.db\.new is being written by process"):
+        merge([one], tmp_path / "both.db")
+    killed.log._lock.release()  # as the system does
+    merge([one], tmp_path / "both.db")
+    assert held(tmp_path / "both.db") == held(one)
+    assert not list(tmp_path.glob(".both*"))
+
+
 def test_merge_commits_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr("exgrpo.archive.merge.TOKENS_PER_COMMIT", 20)
     monkeypatch.setattr(sys.modules["exgrpo.archive.transfer"], "CHUNK", 3)

@@ -1,7 +1,6 @@
 """Bringing experience together: several logs into one, and exports into logs."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from ..errors import ConfigurationError, ExperienceLogError
 from ..experience.buffer import ExperienceBuffer
 from ..experience.events import PlannerState, Retired
 from ..experience.replayed import snapshot_of
-from ..log.connection import damaged, put_in_place
+from ..log.connection import WriterLock, damaged, put_in_place
 from ..log.reader import LogReader
 from ..log.rebuild import rebuild
 from ..log.records import Position, Provenance, QuestionFacts, name_of
@@ -161,7 +160,8 @@ def _buffer(log: LogWriter, origin: Provenance) -> ExperienceBuffer:
 
 def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) -> Gathered:
     """Written beside, and put in its place when it is whole."""
-    beside = into.with_name(f".{into.name}.{os.getpid()}")
+    beside = into.with_name(f".{into.name}.new")
+    _remove_unfinished(beside)
     try:
         with contextlib.closing(LogWriter(beside, ListedQuestions(_union([], found, origin)))) as log:
             log.begin(origin, note=f"{verb} {', '.join(one.source.name for one in found)}")
@@ -172,9 +172,20 @@ def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) 
         put_in_place(beside, into)
         report.into = into
     finally:
-        for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".held", ".owner"):
-            Path(f"{beside}{suffix}").unlink(missing_ok=True)
+        with contextlib.suppress(ExperienceLogError):
+            _remove_unfinished(beside)
     return report
+
+
+def _remove_unfinished(beside: Path) -> None:
+    """Of a process that was killed or failed here; what another one is writing now is left alone."""
+    if not beside.parent.is_dir():
+        return
+    lock = WriterLock(beside)
+    lock.acquire()
+    lock.release()
+    for suffix in ("", "-wal", "-shm", "-journal", ".lock"):
+        Path(f"{beside}{suffix}").unlink(missing_ok=True)
 
 
 def _take_over(
