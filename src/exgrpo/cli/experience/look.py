@@ -36,7 +36,9 @@ def one_moment(path: Path) -> Iterator[LogReader]:
 def writer_of(path: Path) -> dict[str, Any] | None:
     """Who writes a log now, as far as can be told without disturbing it."""
     owner = owner_of(path)
-    return None if owner is None or owner.is_gone else owner._asdict()
+    if owner is None or owner.is_gone:
+        return None
+    return {"pid": owner.pid, "host": owner.host, "since": owner.since}
 
 
 # stats ------------------------------------------------------------------------------------------------------------------
