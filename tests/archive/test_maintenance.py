@@ -85,22 +85,45 @@ def columns_of_all_tables():
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.create(connection)
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    for table in tables:
-        for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})"):
-            yield pytest.param(table, column, kind, id=f"{table}.{column}")
+    found = {table: [row[1:3] for row in connection.execute(f"PRAGMA table_info({table})")] for table in tables}
     connection.close()
+    return found
 
 
-@pytest.mark.parametrize(("table", "column", "kind"), list(columns_of_all_tables()))
+COLUMNS = columns_of_all_tables()
+
+
+def another(table, column, kind, rowid):
+    new = {"INTEGER": f"coalesce({column}, 0) + 1000003", "REAL": f"coalesce({column}, 0) + 1e-9"}.get(kind, "'x'")
+    return f"UPDATE {table} SET {column} = {new} WHERE rowid = {rowid}"
+
+
+@pytest.mark.parametrize(
+    "table", [table for table in COLUMNS if table in {*schema.EVENTS, "tokens", "embedding", "question"}]
+)
+def test_every_changed_value_is_found(log, table):
+    """Each column's in a row of its own."""
+    path, _, _ = log
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        name = ROWS_OF.get(table, "seq")
+        rows = dict(connection.execute(f"SELECT rowid, {name} FROM {table} ORDER BY rowid DESC LIMIT 30"))
+    change(path, *(another(table, *column, rowid) for column, rowid in zip(COLUMNS[table], rows, strict=False)))
+    found = {finding.row for finding in verify(path) if finding.where == table}
+    changed = {row + 1000003 * (column[0] == name) for column, row in zip(COLUMNS[table], rows.values(), strict=False)}
+    assert found >= changed
+    assert len(changed) == len(COLUMNS[table])
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "kind"),
+    [(table, *column) for table in ("meta", "tokenizer", "snapshot", "branch", "origin") for column in COLUMNS[table]],
+)
 def test_a_changed_value_is_found(log, table, column, kind):
     path, _, _ = log
-    new = {"INTEGER": f"coalesce({column}, 0) + 1000003", "REAL": f"coalesce({column}, 0) + 1e-9"}.get(kind, "'x'")
-    change(path, f"UPDATE {table} SET {column} = {new} WHERE rowid = (SELECT max(rowid) FROM {table})")
+    change(path, another(table, column, kind, f"(SELECT max(rowid) FROM {table})"))
     found = verify(path)
     assert found
     assert all(str(finding) for finding in found)
-    if table in {*schema.EVENTS, "tokens", "embedding"}:
-        assert table in {finding.where for finding in found}
 
 
 def test_findings_name_the_row(log):
