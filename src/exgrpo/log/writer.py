@@ -24,7 +24,7 @@ from ..experience.trajectory import Trajectory
 from . import schema
 from .codec import rows_of
 from .commits import Commit, Kept
-from .connection import WriterLock, connect, create, explained, now, synchronous_of, usable
+from .connection import WriterLock, connect, create, explained, now, put_in_place, synchronous_of, usable
 from .filesystem import is_shared
 from .reader import LogReader
 from .records import Branch, Position, Provenance, Questions, Span, storable
@@ -321,9 +321,10 @@ class LogWriter:
         connection = self._connection
         with explained(self.path, doing):
             connection.execute(f"PRAGMA synchronous = {self._synchronous[durable]}")
+            self._check_file()
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self._check_file()
+                self._check_end()
                 yield
                 connection.execute("COMMIT")
             except BaseException:
@@ -332,14 +333,28 @@ class LogWriter:
                 raise
 
     def _check_file(self) -> None:
-        """Is it still the file that is written, by this writer alone? A lock file that was deleted keeps nobody out, and a
-        log that was deleted or moved takes what is written with it."""
+        """Is it still the file that is written? The system writes on into one that has no name any more, or another.
+
+        Raises:
+            ExperienceLogError: it is not; where it was deleted or moved, a copy of it is made in its place.
+        """
         found = _identity(self.path)
-        if found is None or (found != self._file and not is_shared(self.path)):  # some network file systems number anew
-            raise ExperienceLogError(
-                f"{self.path} was {'deleted or moved' if found is None else 'replaced'} while this run was writing it. What "
-                "was committed before is in the file that was there. Put that back, and resume from the last checkpoint."
-            )
+        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems number anew
+            return
+        kept = "What was committed before is in the file that was there: put that back"
+        if found is None and self.path.parent.is_dir():
+            with contextlib.suppress(ExperienceLogError, OSError, sqlite3.Error):
+                copy = self.path.with_name(f".{self.path.name}.kept")
+                self.copy_to(copy)
+                put_in_place(copy, self.path)
+                kept = "What was committed before is in a copy that was made in its place"
+        raise ExperienceLogError(
+            f"{self.path} was {'deleted or moved' if found is None else 'replaced'} while this run was writing it. {kept}. "
+            "Then resume from the last checkpoint."
+        )
+
+    def _check_end(self) -> None:
+        """Does this writer write alone? A lock file that was deleted keeps nobody out."""
         if (end := self.reader.end()) != self._end:
             raise LogInUseError(
                 f"another process has written to {self.path} (up to event {end}, after {self._end} of this one), although this "

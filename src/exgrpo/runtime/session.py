@@ -23,7 +23,7 @@ from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..experience.trajectory import FloatArray
 from ..log import FILE_NAME, LogReader, LogWriter, Position, Provenance, log_in, rebuild
-from ..log.connection import WriterLock, put_in_place
+from ..log.connection import WriterLock, put_in_place, usable
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
@@ -456,10 +456,12 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
 @contextmanager
 def open_source(path: str) -> Iterator[Source]:
     """Open a source by its path: an output directory, a log, or an exported folder."""
-    place = Path(path).expanduser()
-    if place.is_dir() and log_in(place).is_file():
-        place = log_in(place)
-    if place.is_dir():
+    with usable(Path(path)):
+        place = Path(path).expanduser()
+        if place.is_dir() and log_in(place).is_file():
+            place = log_in(place)
+        is_folder = place.is_dir()
+    if is_folder:
         from ..archive.parquet import read_folder
 
         yield read_folder(place)
