@@ -182,6 +182,13 @@ class ExGRPOConfig(GRPOConfig):
             "effect when resuming."
         },
     )
+    keep_retired: bool = field(
+        default=False,
+        metadata={
+            "help": "With `experience_from`: questions that had retired there stay retired, as for a policy that learned them "
+            "there. By default they are fresh again, as for a new policy. Under other reward functions they always are."
+        },
+    )
 
     embedding_model: str | None = field(
         default=None,
@@ -266,6 +273,11 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(
                 f"experience_from={self.experience_from!r} has no effect where {why}. Remove it, or "
                 + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
+            )
+        if self.keep_retired and self.experience_from is None:
+            raise ConfigurationError(
+                "keep_retired=True has no effect without experience_from: a run that is resumed keeps what had retired. Remove "
+                "it, or set experience_from."
             )
         self._refuse_what_generation_cannot()
         if replay.active:
