@@ -28,9 +28,15 @@ from typing import Any
 from machine import RESULTS, save
 
 from exgrpo.rewards import pool
-from exgrpo.rewards.math.form import Form, read
-from exgrpo.rewards.math.reward import math_reward, parse_gold, strict_math_reward, verify_math
-from exgrpo.rewards.math.symbolic import parse
+
+try:
+    from exgrpo.rewards.math.form import Form, read
+    from exgrpo.rewards.math.reward import math_reward, parse_gold, strict_math_reward, verify_math
+    from exgrpo.rewards.math.symbolic import parse
+except ImportError:  # of a version before 0.3.0, to which --before points
+    from exgrpo.rewards.math import math_reward, parse_gold, strict_math_reward, verify_math
+    from exgrpo.rewards.math_form import Form, read
+    from exgrpo.rewards.math_symbolic import parse
 
 BOX, SENTENCE = "We compute it. So we get \\boxed{%s}.", "We compute it. The answer is %s."
 

@@ -235,6 +235,18 @@ def test_a_thought_that_was_begun_and_cut_has_no_answer(function, said, gold):
 
 
 @pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("<thinking>", "</thinking>"), ("<THINK>", "</THINK>"), ("<reasoning>", "</reasoning>"), ("[THINK]", "[/THINK]"),
+     ("◁think▷", "◁/think▷"), ("<|begin_of_thought|>", "<|end_of_thought|>")],
+)  # fmt: skip
+@pytest.mark.parametrize(("function", "said", "gold"), FUNCTIONS)
+def test_a_thought_between_other_tags_is_one(function, said, gold, opening, closing):
+    texts = [f"{opening}{said}", f"{opening}hm{closing}{said}", f"{opening}{said}{closing}"]
+    assert function([""] * 3, texts, **columns(gold, 3)) == [0.0, 1.0, 0.0]
+    assert function([f"q\n{opening}\n"] * 2, [said, f"hm{closing}{said}"], **columns(gold, 2)) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
     ("prompt", "begun"),
     [
         ("q <think>", 1), ("q\nAssistant: <think>\n", 1), ("q\nAssistant: <think>\nLet me see.", 1), ("q\n<think>\nWell", 1),

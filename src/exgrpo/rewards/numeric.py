@@ -37,7 +37,7 @@ _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORE
 _CLAUSE_END = re.compile(r"\n|(?:[.?]|(?<![0-9)}])!)(?=\s|$)")
 _DOUBT = re.compile(
     r"\b(?:wait|hmm+|no|actually|sorry|i\s+mean|instead|rather|wrong|incorrect|correction|maybe|perhaps|possibly"
-    r"|alternatively|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
+    r"|alternatively|(?:may|might|could)\s+(?:also\s+)?be|not\s+sure|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
     re.IGNORECASE,
 )
 _SPELLED = re.compile(

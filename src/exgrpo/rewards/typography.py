@@ -79,7 +79,7 @@ _SILENT = frozenset(
         sl slshape em cal mdseries upshape normalfont boldmath unboldmath tiny scriptsize footnotesize small normalsize large
         Large LARGE huge Huge mathbf mathit mathcal mathsf mathtt mathfrak mathscr mathnormal bm boldsymbol pmb bold vec
         overrightarrow underline uline emph ensuremath mathop mathord mathbin mathrel mathopen mathclose mathpunct mathinner
-        smash"""
+        smash checkmark therefore blacksquare"""
     )
 )
 _TEXTS = r"text|mbox|hbox|textbf|textit|textrm|textsf|texttt|textsc|textsl|textup|textnormal|mathrm|operatorname\*?"
@@ -107,7 +107,10 @@ _KINDS = {"smallmatrix": "matrix", "psmallmatrix": "pmatrix", "bsmallmatrix": "b
           "array": "matrix"}  # fmt: skip
 _LAYOUTS = frozenset(_WORD.findall("align aligned equation gather gathered split math displaymath multline center"))
 _COLOUR = re.compile(r"[A-Za-z][A-Za-z0-9!-]*|#?[0-9A-Fa-f]{3,8}")
-_UNSEEN = re.compile(r"white|transparent|none|#?f{3,8}", re.IGNORECASE)
+_UNSEEN = re.compile(
+    r"white(?:!.*)?|transparent|none|#?f{3,8}|(?:1(?:\.0*)?|255)(?:\s*,\s*(?:1(?:\.0*)?|255)){0,2}|0(?:\.0*)?(?:\s*,\s*0(?:\.0*)?){3}",
+    re.IGNORECASE,
+)
 _ATOM = re.compile(
     r"\s*(?:[A-Za-z]?|[-+=<>:]|\^\\circ\s?|\\?%|[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*"
 )
