@@ -266,7 +266,8 @@ FORMS = {
     ),
     "decoration": (
         [("5", r"5\checkmark"), ("5", r"\therefore 5"), (r"90^\circ", "90^o"), (r"90^\circ", "90^{o}"), (r"\text{Yes}", "YES")],
-        [("5", "5..."), ("5", r"5\textcolor[gray]{1}{6}"), ("56", r"5\textcolor[gray]{1}{6}"),
+        [("5", "5..."), ("56", r"5\checkmark6"), (r"\frac32", r"\frac{1}{2}3"),
+            ("5", r"5\textcolor[gray]{1}{6}"), ("56", r"5\textcolor[gray]{1}{6}"),
             ("5", r"\textcolor[rgb]{1,1,1}{5}"), ("5", r"\color[HTML]{FFFFFF}5"), ("5", r"\textcolor{white!95!black}{5}"),
             (r"90^\circ", "9^o"), (r"\text{Yes}", "YES NO")],
     ),

@@ -69,7 +69,10 @@ def join_groups(text: str) -> str:
 
 _WORD = re.compile(r"\S+")
 _SPACES = frozenset(
-    _WORD.findall("quad qquad enspace enskip thinspace medspace thickspace nobreakspace space hfill hfil hss , ; : >")
+    _WORD.findall(
+        """quad qquad enspace enskip thinspace medspace thickspace nobreakspace space hfill hfil hss , ; : > checkmark
+        therefore blacksquare"""
+    )
 ) | {" ", "\n", "\t"}
 _SILENT = frozenset(
     _WORD.findall(
@@ -79,7 +82,7 @@ _SILENT = frozenset(
         sl slshape em cal mdseries upshape normalfont boldmath unboldmath tiny scriptsize footnotesize small normalsize large
         Large LARGE huge Huge mathbf mathit mathcal mathsf mathtt mathfrak mathscr mathnormal bm boldsymbol pmb bold vec
         overrightarrow underline uline emph ensuremath mathop mathord mathbin mathrel mathopen mathclose mathpunct mathinner
-        smash checkmark therefore blacksquare"""
+        smash"""
     )
 )
 _TEXTS = r"text|mbox|hbox|textbf|textit|textrm|textsf|texttt|textsc|textsl|textup|textnormal|mathrm|operatorname\*?"
