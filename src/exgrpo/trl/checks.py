@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelerate.utils import gather_object
 from packaging.version import Version
 
 from ..config import ReplayConfig
@@ -210,6 +211,17 @@ def report_names(trainer: "GRPOTrainer") -> None:
         )
 
 
+def report_sharding(trainer: "GRPOTrainer") -> None:
+    """FSDP that was asked for and is not there: accelerate trains with DDP then, and says nothing (on CPUs, for one)."""
+    if trainer.accelerator.is_main_process and trainer.args.fsdp and not trainer.is_fsdp_enabled:
+        logger.warning(
+            "fsdp=%r is set, but the model is not sharded: accelerate trains as %s here. FSDP needs several processes with an "
+            "accelerator each; start them with `accelerate launch` or `torchrun`.",
+            trainer.args.fsdp,
+            trainer.accelerator.distributed_type.value,
+        )
+
+
 def report_start(trainer: "GRPOTrainer", questions: QuestionTable) -> None:
     """What a user should know before the first step, once, on the main process."""
     args = trainer.args
@@ -253,6 +265,23 @@ def check_upload(config: Any) -> None:
             f"push_to_hub uploads output_dir, and {other} lies there: the prompts and completions of an earlier run. Rename it "
             f"to {PRIVATE_NAME} (a run that resumes goes on from that), move it away, or set experience_log={FILE_NAME!r} to "
             "upload it."
+        )
+
+
+def check_saving(config: Any) -> None:
+    """Checkpoints of several nodes have one writer for each file.
+
+    Raises:
+        ConfigurationError: each node would write its own; on every process.
+    """
+    if not config.save_on_each_node or config.world_size == 1:
+        return
+    nodes = gather_object([config.local_process_index]).count(0)
+    if nodes > 1:
+        raise ConfigurationError(
+            f"save_on_each_node=True with {nodes} nodes: on a shared output_dir they would write over each other's files, and "
+            "on separate ones a run could not resume, since a checkpoint's parts would lie on different disks. Set "
+            "save_on_each_node=False, and output_dir to a file system that all nodes share."
         )
 
 

@@ -61,7 +61,6 @@ from ..runtime.step import ReplayStep, Stage
 from ..runtime.timing import Stopwatch
 from . import checks, model_card
 from .callbacks import StopAtGeneratedTokens, alarm_of
-from .comm import AccelerateComm
 from .config import ExGRPOConfig
 from .host_metrics import length_metrics, reward_metrics
 from .loss import added_term, capture_forward, replayed_term, token_weights
@@ -124,6 +123,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         resolve_rules(config.replay, config.objective)
         checks.check_columns(given)
         checks.check_upload(config)
+        checks.check_saving(config)
         checks.check_rewards(given, config)
         if config.replay.active:
             checks.check_replayable(given)
@@ -148,9 +148,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._told: set[str] = set()
         config.own_trainer = True
         super().__init__(**given)
-        self.comm = AccelerateComm(self.accelerator)
         shared_checks.check_trainable(self.model)
         checks.report_names(self)
+        checks.report_sharding(self)
         self._positions = positions_of(self.accelerator.unwrap_model(self.model))
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
