@@ -118,7 +118,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         try:
             return super().train(self._resuming and self._resuming.checkpoint, *args, **kwargs)
         except _NothingLeft:
-            self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+            self.control: Any = self.callback_handler.on_train_end(self.args, self.state, self.control)
             nothing = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
             metrics = {**dict.fromkeys(nothing, 0.0), "epoch": self.state.epoch or 0.0}
             return TrainOutput(self.state.global_step, 0.0, metrics)
@@ -179,7 +179,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
             self._end_at_once(resuming)
         self._say_what_is_not_exact()
         self._fast_forward_sampler(math.floor(self.state.epoch or 0))
-        self._step, self._buffered_inputs, self._iteration = 0, None, None
+        buffered: Any = None
+        self._step, self._buffered_inputs, self._iteration = 0, buffered, None
         if facts is not None:
             self._restore_facts(checkpoint, facts, iteration)
 
