@@ -103,6 +103,7 @@ def job(output: Path, options: dict) -> dict:
     if options.pop("evaluate", False):
         options |= {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
         more["eval_dataset"] = h.questions(8)
+    torch.manual_seed(0)  # of what is drawn before the trainer seeds: the first values of an adapter
     args = h.config(run, ddp_find_unused_parameters=False, **options)
     trainer = h.trainer(
         args, h.questions(n), script=script, reward=reward, callbacks=[Stop(stop)] if stop else [],

@@ -12,6 +12,7 @@ What happens in between is a `ReplayStep`'s. Runs and their checkpoints are thos
 """
 
 import functools
+import inspect
 import logging
 import math
 from collections import Counter
@@ -62,6 +63,7 @@ from ..runtime.timing import Stopwatch
 from . import checks, model_card
 from .callbacks import StopAtGeneratedTokens, alarm_of
 from .config import ExGRPOConfig
+from .generation import gathers_prompts, rows_to_generate
 from .host_metrics import length_metrics, reward_metrics
 from .loss import added_term, capture_forward, replayed_term, token_weights
 from .rescoring import rescorer
@@ -437,11 +439,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if self.planner is None:
             shared_checks.check_prompts(prompt_ids, self._positions)
         stored = step.batch.local() if step is not None else {}
-        # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
-        if stored and not self.use_vllm and not self._is_sharded():
-            rows = [row for row in range(len(prompt_ids)) if row not in stored]
-        else:
-            rows = list(range(len(prompt_ids)))
+        rows = list(range(len(prompt_ids)))
+        if step is not None and step.batch.stored:
+            rows = rows_to_generate(self, step.batch, self.comm.world_size)
+            if gathers_prompts(self):  # the rows are no whole groups any more
+                bound = inspect.signature(super()._generate_single_turn).bind(prompt_ids, *args, **kwargs)
+                args = tuple({**bound.arguments, "num_generations": 1}.values())[1:]
         ids: list[Any] = [None] * len(prompt_ids)
         logprobs: list[Any] | None = None
         if rows:
@@ -452,7 +455,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 ids[row] = fresh[place]
                 if logprobs is not None:
                     logprobs[row] = fresh_logprobs[place]
-        self._tokens_of_this_process += sum(len(ids[row]) for row in rows)
+        self._tokens_of_this_process += sum(len(ids[row]) for row in rows if row not in stored)
         for row, choice in stored.items():
             ids[row] = choice.trajectory.completion_ids.tolist()
             if logprobs is not None:
@@ -632,10 +635,6 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             self.counts[name] += sum(1 for _ in event.each())
 
     # Small things -----------------------------------------------------------------------------------------------
-
-    def _is_sharded(self) -> bool:
-        plugin = self.accelerator.state.deepspeed_plugin
-        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def _say_at_the_threshold(self, values: Tensor) -> None:
         threshold = self.args.correctness_threshold
