@@ -3,15 +3,13 @@
 import inspect
 import logging
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
-from packaging.version import Version
 
 from ..config import ReplayConfig
-from ..errors import ConfigurationError, DatasetError, HostVersionError
+from ..errors import ConfigurationError, DatasetError
 from ..log import FILE_NAME, PRIVATE_NAME
 from ..runtime.checks import correctness_index
 from ..runtime.questions import QuestionTable
@@ -22,20 +20,9 @@ if TYPE_CHECKING:  # a version that is refused may lack it
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_TRL = (Version("1.16"), Version("1.17"))
 HOST_ARGUMENTS = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
 )
-
-
-def check_host_version(installed: str | None = None) -> None:
-    """Refuse a TRL that this version was not tested with: it is extended through methods that change between minors."""
-    installed = installed or version("trl")
-    low, high = SUPPORTED_TRL
-    if not low <= Version(installed) < high:
-        raise HostVersionError(
-            f"exgrpo supports trl>={low},<{high}, but trl {installed} is installed. Run: pip install 'trl>={low},<{high}'"
-        )
 
 
 def check_columns(arguments: dict[str, Any]) -> None:

@@ -119,7 +119,6 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     """
 
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
-        checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
         resolve_rules(config.replay, config.objective)
