@@ -35,3 +35,8 @@ def check_run_options(options: Any) -> None:
             f"experience_from={options.experience_from!r} has no effect where {why}. Remove it, or "
             + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
         )
+    if options.keep_retired and options.experience_from is None:
+        raise ConfigurationError(
+            "keep_retired=True has no effect without experience_from: a run that is resumed keeps what had retired. Remove it, "
+            "or set experience_from."
+        )

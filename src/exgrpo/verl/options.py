@@ -28,6 +28,7 @@ class VerlOptions:
         max_generated_tokens: training stops after the step in which this many were generated; None: never.
         experience_log: file of the experience, relative to `trainer.default_local_dir`; `none`: memory only.
         experience_from: other experience to start from: a folder of a run, its log, or an export.
+        keep_retired: whether questions that had retired there stay so.
         embedding_model: encoder of completions, where their quality is used.
         embedding_device: where it runs, on the driver.
         alarms: `warn`, `stop` or `off`.
@@ -43,6 +44,7 @@ class VerlOptions:
     max_generated_tokens: int | None = None
     experience_log: str | None = None
     experience_from: str | None = None
+    keep_retired: bool = False
     embedding_model: str | None = None
     embedding_device: str = "cpu"
     alarms: str = "warn"

@@ -162,6 +162,7 @@ class Run:
             vocabulary=self.vocabulary,
             log_path=path,
             experience_from=options.experience_from,
+            keep_retired=options.keep_retired,
             embedder=self._embedder,
             device=torch.device("cpu"),
             progress=lambda: Progress(self._done, self.generated_tokens),
