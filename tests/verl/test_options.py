@@ -38,7 +38,8 @@ def changed(path, value):
 @pytest.mark.parametrize("host", ["exgrpo.trl.config"] * bool(importlib.util.find_spec("trl")))
 def test_every_option_of_a_run_on_trl_is_one_here(host):
     trl = importlib.import_module(host)
-    of_trl = set(trl.ExGRPOConfig.__dataclass_fields__) - set(trl.GRPOConfig.__dataclass_fields__) - {"resolved_preset"}
+    own = {"resolved_preset", "keep_trl_defaults"}
+    of_trl = set(trl.ExGRPOConfig.__dataclass_fields__) - set(trl.GRPOConfig.__dataclass_fields__) - own
     assert of_trl == set(OPTIONS)
     for name in of_trl - {"preset"} - set(trl.CORE_FIELDS):
         assert getattr(VerlOptions.of({}), name) == trl.ExGRPOConfig.__dataclass_fields__[name].default, name
