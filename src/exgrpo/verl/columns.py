@@ -22,7 +22,6 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from ..errors import ConfigurationError
 from ..experience.trajectory import Trajectory
 from ..objective import weight_positive
-from ..runtime.batch import ReplayBatch
 from .checks import finite
 from .rewards import UNSCORABLE
 
@@ -59,13 +58,10 @@ class Layout:
                 )
             self.row_of[key] = group_of[uid] * self.num_generations + int(session)
 
-    def key(self, row: int, batch: ReplayBatch) -> str:
-        """Name a stored trajectory's row; of a rescue another than that of the failure that it replaces."""
+    def key(self, row: int) -> str:
+        """Name a stored trajectory's row: another than that of a completion in its place, which a rescue replaces."""
         group, member = divmod(row, self.num_generations)
-        if group >= len(self.uids):  # beside the groups: a group of its own
-            return f"{uuid.uuid4()}_0_0"
-        rescues = row in batch.stored and batch.stored[row][1] == "rescue"
-        return f"{self.uids[group]}_{member}_{int(rescues)}"
+        return f"{self.uids[group]}_{member}_1" if group < len(self.uids) else f"{uuid.uuid4()}_0_1"
 
 
 @dataclass(frozen=True)

@@ -254,10 +254,13 @@ class Run:
         """
         step, layout = self.step, self.layout
         layout.place(batch.keys)
-        template = next(iter(batch.keys), None)
-        before = step.batch
-        extra = [key for key, row in layout.row_of.items() if row in before.stored]
-        fresh = self._fresh(batch.select_keys([key for key in batch.keys if key not in set(extra)]))
+        if not batch.keys:
+            raise ConfigurationError(
+                "no completion of this step was rolled out. See verl's messages of why they failed."
+            )
+        fresh = self._fresh(
+            batch.select_keys([key for key in batch.keys if layout.row_of[key] not in step.batch.stored])
+        )
         self._check_prompts(fresh)
         with self.time("observe"):
             means = {"reward": float(fresh.rewards.nanmean())} if not fresh.rewards.isnan().all() else {}
@@ -267,14 +270,9 @@ class Run:
         metrics |= step.metrics | means | {"fresh/generated_tokens": float(self.generated_tokens)}
         if not scored.rewards.isnan().all():
             metrics["replay/reward_mixed"] = float(scored.rewards.nanmean())
-        rows = self._stored_rows(dataset)
-        if rows and template is None:
-            raise ConfigurationError(
-                "no completion of this step was rolled out. See verl's messages of why they failed."
-            )
-        if rows:
-            batch = put_stored(batch, template, rows)
-        return self._without(batch, [*extra, *self._replaced()])
+        replaced = [key for key in batch.keys if layout.row_of[key] in scored.batch.stored]
+        batch = put_stored(batch, batch.keys[0], self._stored_rows(dataset))
+        return self._without(batch, replaced)
 
     def _fresh(self, batch: KVBatchMeta) -> FreshRows:
         rows = len(self.step.batch.plan.questions) * self.num_generations
@@ -301,21 +299,13 @@ class Run:
         for row in sorted(batch.replayed_rows):
             choice = batch.stored_at(row)
             assert choice is not None
-            trajectory, key = choice.trajectory, self.layout.key(row, batch)
+            trajectory, key = choice.trajectory, self.layout.key(row)
             question = batch.question_of(row)
             others = dataset[int(self.questions.row_of_question[question])]
             reward = float(np.nan_to_num(trajectory.rewards[0]))
             found.append(StoredRow(key, self.questions.prompt_ids(question), trajectory, reward, others))
             self.layout.row_of[key] = row
         return found
-
-    def _replaced(self) -> list[str]:
-        """Return the keys of failures that a rescue replaced."""
-        stored = self.step.scored.batch.stored
-        return [
-            key for key, row in self.layout.row_of.items()
-            if row in stored and stored[row][1] == "rescue" and key.endswith("_0")
-        ]  # fmt: skip
 
     def _without(self, batch: KVBatchMeta, keys: Sequence[str]) -> KVBatchMeta:
         if not keys:
@@ -330,15 +320,17 @@ class Run:
         store what is to be stored."""
         layout, step = self.layout, self.step
         keys = sorted((key for key in batch.keys if key in layout.row_of), key=layout.row_of.__getitem__)
+        dtype = torch.float32
         for first in range(0, len(keys), CHUNK):
             part = keys[first : first + CHUNK]
             data = tq.kv_batch_get(
                 keys=part, partition_id=batch.partition_id, select_fields=["old_log_probs", "entropy"]
             )
+            dtype = data["old_log_probs"].dtype  # of verl's computation: a column has one
             self._record_rows([layout.row_of[key] for key in part], data["old_log_probs"], data["entropy"])
         stored = [key for key in keys if step.batch.stored_at(layout.row_of[key]) is not None]
         if stored:
-            behaviour = jagged([self._behaviour(layout.row_of[key]) for key in stored])
+            behaviour = jagged([self._behaviour(layout.row_of[key]).to(dtype) for key in stored])
             tq.kv_batch_put(keys=stored, partition_id=batch.partition_id, fields=columns(old_log_probs=behaviour))
         with self.time("admit"):
             metrics |= step.finish()
