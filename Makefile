@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5 minutes on 2 cores)
 	$(BIN)/exgrpo demo
 
-quick: $(STAMP)  ## the tests that take less than two seconds each, with fewer random examples
+quick: $(STAMP)  ## the tests that take less than 0.7 seconds each, with fewer random examples
 	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow'
 
 test: $(STAMP)  ## all tests, on two processes with one thread each

@@ -97,6 +97,7 @@ class LogWriter:
         if not self._lock.held:
             return
         with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+            self._connection.execute("PRAGMA busy_timeout = 500")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._lock.release()
 
