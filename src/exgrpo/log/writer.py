@@ -99,6 +99,7 @@ class LogWriter:
         with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
             self._connection.execute("PRAGMA busy_timeout = 500")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.execute("PRAGMA busy_timeout = 30000")
         self._lock.release()
 
     def close(self) -> None:
