@@ -70,7 +70,7 @@ OF_PLACE = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")
 OF_CONTENT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 
 
-def name_of(error: sqlite3.Error) -> str:
+def name_of(error: Exception) -> str:
     return getattr(error, "sqlite_errorname", None) or ""
 
 
