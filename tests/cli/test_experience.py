@@ -509,8 +509,14 @@ def test_export_and_import(folder, say, tmp_path):
 
 
 def test_merge(folder, say, tmp_path):
-    found = say("merge", folder, folder / "experience.db", "--into", tmp_path / "both", "--json")
-    assert [source["name"] for source in found["sources"]] == [str(folder / "experience.db")] * 2
+    say("export", folder, tmp_path / "export")
+    say("import", tmp_path / "other.db", tmp_path / "export")
+    found = say("merge", folder, tmp_path / "other.db", "--into", tmp_path / "both", "--json")
+    assert [source["name"] for source in found["sources"]] == [
+        str(folder / "experience.db"),
+        str(tmp_path / "other.db"),
+    ]
+    assert "name each log once" in say("merge", folder, folder / "experience.db", "--into", tmp_path / "twice", code=2)
     assert found["into"] == str(tmp_path / "both/experience.db")
     assert "taken over" in say("merge", folder, "--into", tmp_path / "one.db")
     assert "exists already" in say("merge", folder, "--into", tmp_path / "one.db", code=1)
