@@ -166,7 +166,7 @@ def test_datasets_reads_it(log, folder, tmp_path):
     rows, end = stored(log)
     loaded = load(folder, tmp_path)
     assert loaded.column_names == [
-        "id", "question", "completion_ids", "behaviour_logps", "rewards", "step", "entropy", "entropy_step", "finish_reason",
+        "id", "step", "question", "completion_ids", "behaviour_logps", "rewards", "entropy", "entropy_step", "finish_reason",
         "origin", "correct", "advantage", "quality", "embedding",
     ]  # fmt: skip
     found = []

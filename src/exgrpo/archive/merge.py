@@ -122,7 +122,7 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
     with contextlib.closing(LogWriter(into, questions)) as log:
         position = log.reader.position()
         buffer = _buffer(log, origin)
-        state = rebuild(log.reader, buffer, position, log.indices())
+        state = rebuild(log.reader, buffer, position, log.question_map)
         log.begin(origin, position, state.step, f"imported {folder}")
         buffer.listener = log
         return _take_over([found], buffer, log, origin, state)

@@ -26,9 +26,10 @@ from .codec import rows_of
 from .commits import Commit, Kept
 from .connection import WriterLock, connect, create, explained, now, put_in_place, synchronous_of, usable
 from .filesystem import is_shared
+from .question_map import NONE, QuestionMap
 from .reader import LogReader
 from .records import Branch, Position, Provenance, Questions, Span, storable
-from .snapshot import NONE, packed
+from .snapshot import packed
 from .store import StoredTrajectories
 
 INHERITED = -1
@@ -60,7 +61,6 @@ class LogWriter:
         self._lineage: tuple[Span, ...] = ()
         self._gathered = Commit()
         self._unwritten: dict[int, Trajectory] = {}  # by serial; each leaves once its transaction is in the file
-        self._indices = np.empty(0, np.int32)
         self._last_state: PlannerState | None = None
         self._generation, self._step = INHERITED, 0
         self._lock_and_read()
@@ -80,7 +80,8 @@ class LogWriter:
                 self._connection.execute("ROLLBACK")
                 self._synchronous = synchronous_of(self._connection)
             self.reader = LogReader(self.path, self._connection)
-            self._numbers = self._match_questions()
+            listed = ((number, facts.key) for number, facts in self.reader.questions())
+            self.question_map = QuestionMap(self.questions.keys, listed)
             self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
             self._end = self.reader.end()
             self._next_seq = max([self._end + 1, *(b.first_seq for b in self.reader.branches.values())])
@@ -106,30 +107,6 @@ class LogWriter:
         """Free the log for other writers, as `pause`; reading through this one ends too."""
         self.pause()
         self._connection.close()
-
-    def _match_questions(self) -> NDArray[np.int32]:
-        """Of each question of this run its number in the log, or NONE."""
-        numbers = np.full(len(self.questions.keys), NONE, np.int32)
-        here = {key: index for index, key in enumerate(self.questions.keys)}
-        last = 0
-        for last, facts in self.reader.questions():
-            if (index := here.get(facts.key)) is not None:
-                numbers[index] = last
-        self._next_question = last + 1
-        return numbers
-
-    def index_of(self, number: int) -> int:
-        """The number in this run of a question of the log."""
-        if number >= len(self._indices):
-            self._indices = self.indices()
-        return int(self._indices[number])
-
-    def indices(self) -> NDArray[np.int32]:
-        """Of each question of the log its number in this run, or NONE, shape (numbers of the log + 1,)."""
-        indices = np.full(self._next_question, NONE, np.int32)
-        known = np.flatnonzero(self._numbers != NONE)
-        indices[self._numbers[known]] = known
-        return indices
 
     # Branches ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +138,7 @@ class LogWriter:
         self._gathered.add("branch", *row)
         reader.branches[number] = Branch(*row)
         self._lineage = (*spans, Span(number, first, first - 1, serial))
-        self._stored = StoredTrajectories(reader, self._lineage, self.index_of)
+        self._stored = StoredTrajectories(reader, self._lineage, self.question_map.question_of)
         self._generation, self._step = reader.latest_generation(spans) or (INHERITED, step)
 
     @contextmanager
@@ -236,9 +213,8 @@ class LogWriter:
 
     def number_of(self, question: int) -> int:
         """The number of a question of this run in the log; a new one where it is not there yet."""
-        if (number := int(self._numbers[question])) == NONE:
-            number, self._next_question = self._next_question, self._next_question + 1
-            self._numbers[question] = number
+        if (number := self.question_map.number_of(question)) == NONE:
+            number = self.question_map.add(question)
             facts = self.questions.facts(question)
             self._gathered.add(
                 "question", number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type
@@ -304,7 +280,7 @@ class LogWriter:
             state.pass_number, state.cursor, deferred, state.generated_tokens, state.reviewed,
             int(checkpoint),
         )  # fmt: skip
-        data = None if snapshot is None else packed(snapshot, self._numbers)
+        data = None if snapshot is None else packed(self.question_map.snapshot_for_log(snapshot))
         commit = self._gathered.finished(row, data, checkpoint)
         self._write(commit)
         self._next_seq, self._end = seq + 1, seq

@@ -27,7 +27,7 @@ from ..log.connection import WriterLock, put_in_place, usable
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
-from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, load_block, serials_of, unpacked
+from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, how_to_take_weights, load_block, serials_of, unpacked
 from .comm import Comm, SharedStore
 from .context import RunContext
 from .provenance import order_of_data
@@ -140,15 +140,15 @@ class ExperienceSession:
             if checkpoint is not None:
                 raise ConfigurationError(
                     "resume_from_checkpoint needs the experience of the run, but experience_log='none'. Resume without that "
-                    "option if the run had a log; or start from the checkpoint's weights (model=CHECKPOINT) with empty "
-                    "experience, or set preset='on-policy'."
+                    f"option if the run had a log; or start {how_to_take_weights(checkpoint)} with empty experience, or set "
+                    "preset='on-policy'."
                 )
             self.state = SessionState.OPEN
             return planner, None
         if checkpoint is not None and (facts is None or facts.log is None):
             raise CheckpointError(
                 f"{checkpoint} does not say where its experience is: it was saved without replay, with "
-                "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
+                f"experience_log='none' or with save_only_model. Start {how_to_take_weights(checkpoint)} with "
                 "experience_from=LOG if there is one; or resume with preset='on-policy'."
             )
         before = self.state
@@ -197,7 +197,7 @@ class ExperienceSession:
         if checkpoint is not None and not path.is_file():
             raise CheckpointError(
                 f"{checkpoint} belongs to an experience log, but there is none at {path}. Put it there, or set experience_log "
-                "to where it is; or start from the checkpoint's weights (model=CHECKPOINT) with empty experience."
+                f"to where it is; or start {how_to_take_weights(checkpoint)} with empty experience."
             )
         if self.log is not None and self.log.writing and checkpoint is None:
             self.commit(planner)
@@ -339,11 +339,11 @@ class ExperienceSession:
         assert self.log is not None
         reader = self.log.reader
         self.log.begin(origin, position, self._step)
-        indices = self.log.indices()
-        state = rebuild(reader, planner.buffer, position, indices)
+        questions = self.log.question_map
+        state = rebuild(reader, planner.buffer, position, questions)
         if planner.diversity is not None:
             for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
-                planner.diversity.add(int(indices[question]), vector)
+                planner.diversity.add(questions.question_of(question), vector)
         return state
 
     def _admit_rest(
