@@ -741,7 +741,7 @@ def test_prune_keeps_what_checkpoints_of_other_names_need(folder, say):
     whole = say("prune", folder, "--dry_run", "--json")
     (folder / "checkpoint-7").rename(folder / "the best")
     renamed = say("prune", folder, "--dry_run", "--json")
-    assert renamed["checkpoints"] == ["the best", "checkpoint-13"]
+    assert renamed["checkpoints"] == ["checkpoint-13", "the best"]
     assert {**renamed, "checkpoints": 0} == {**whole, "checkpoints": 0}
     (folder / "the best" / "exgrpo.json").unlink()
     (folder / "the best" / "exgrpo.json").mkdir()

@@ -52,7 +52,7 @@ class Finding:
 
 def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
     """The checkpoints in these folders, whatever their names, that refer to a log, and to which place of it; the earliest
-    first.
+    step first.
 
     Raises:
         ExperienceLogError: what one refers to cannot be read now.
@@ -71,7 +71,13 @@ def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
             continue
         if position.log == log:
             found[path.parent] = position
-    return dict(sorted(found.items(), key=lambda item: item[1].seq))
+    return dict(sorted(found.items(), key=lambda item: (*_step_of(item[0]), item[1].seq)))
+
+
+def _step_of(checkpoint: Path) -> tuple[bool, int]:
+    """What orders a checkpoint by the step in its name; those without one come last."""
+    number = checkpoint.name.rpartition("-")[2]
+    return not number.isdecimal(), int(number) if number.isdecimal() else 0
 
 
 def verify(path: Path | str) -> list[Finding]:
