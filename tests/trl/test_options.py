@@ -346,6 +346,7 @@ class Sums(Watching):
         return -gain * weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
 @pytest.mark.parametrize("cut", [dict(), dict(per_device_train_batch_size=8, gradient_accumulation_steps=4)], ids=str)
 def test_added(tmp_path, host_losses, cut, loss_type):
