@@ -342,7 +342,7 @@ WRONG = [
     ("n", "n(-1)^{n(n-1)/2}"), ("5", r"\phantom{5}"), ("5", r"5\hspace{6}"), ("5", r"\hphantom{x}5"), ("x", r"\text{X}"),
     ("AB", "ab"), (r"\text{AB}", "ab"), ("x=1,y=2", "2,1"), ("5", "[5]"), ("5", r"x\in 5"), ("5", "--5"),
     (r"8\!:\!34 \text{ p.m.}", "8:34"), (r"15\mbox{ cm}^2", r"15\mbox{ cm}^8"), (r"5\text{ m s}^{-1}", r"5\text{ m}"),
-    ("C", r"C\ 5"), ("C", r"\mathrm{(C)}\ D"), ("3", "3 halfs"), ("3", "3 doz"),
+    ("C", r"C\ 5"), ("C", r"\mathrm{(C)}\ D"), ("3", "3 halfs"), ("3", "3 doz"), ("72", r"72\text{ish}"), ("72", "72 ish"),
 ]  # fmt: skip
 WRONG += [pair for _, wrong in FORMS.values() for pair in wrong]
 
