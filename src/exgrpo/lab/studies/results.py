@@ -4,6 +4,7 @@
 one that was not; `times.jsonl` holds what it cost, `study.json` what was run, on which machine, with which versions.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,6 +101,26 @@ class Results:
                 file.write(json.dumps(value) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+
+    def collect(self, cells: Sequence[Cell]) -> None:
+        """Take in the runs that were made one by one, elsewhere (`keep_alone`), and are the study's."""
+        there = self.rows()
+        for cell in cells:
+            path = self._alone(cell.key)
+            if cell.key not in there and path.exists():
+                kept = json.loads(path.read_text())
+                if kept["row"]["fingerprint"] == cell.fingerprint:
+                    self.add(kept["row"], kept["times"])
+
+    def keep_alone(self, row: Row, times: Row) -> Path:
+        """Keep a run in a file of its own, while other processes keep theirs; returns its path."""
+        path = self._alone(row["key"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"row": row, "times": times}) + "\n")
+        return path
+
+    def _alone(self, key: str) -> Path:
+        return self.folder / "runs" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
     def order(self, cells: Sequence[Cell]) -> None:
         """Put the lines in the order of the study; those of no cell come last."""
