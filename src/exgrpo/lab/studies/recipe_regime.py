@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import ConfigurationError
 from .regime import Budget, positive_number, right_tokens
 
+TINY_BATCH, BATCH = 2048, 256
 BUDGETS = ("tokens", "right_answers", "steps", "hours")
 SHORT = {"eval_questions": 8, "num_samples": 2, "evaluations": 2}
 OF_THE_STUDY = (
@@ -31,7 +32,7 @@ class RecipeRegime:
         eval_questions: held-out questions, at most; the same for all seeds of a data set.
         num_samples: completions of each, at `eval_temperature`.
         evaluations: of an arm, evenly spaced over its budget; the last is at the end.
-        eval_batch_size: completions generated at once.
+        eval_batch: completions generated at once; default: 2,048 of the tiny policy, 256 of others.
     """
 
     recipe: Mapping[str, Any]
@@ -41,12 +42,14 @@ class RecipeRegime:
     num_samples: int = 4
     evaluations: int = 6
     eval_temperature: float = 1.0
-    eval_batch_size: int = 256
+    eval_batch: int | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.type is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is None and f.type == int | None:
+                continue
+            if f.type in (int, int | None) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigurationError(f"{f.name} must be a whole number of at least 1, but is {value!r}.")
         positive_number("eval_temperature", self.eval_temperature)
         if not isinstance(self.recipe, Mapping):
@@ -75,6 +78,11 @@ class RecipeRegime:
                 f"The recipe's lr_scheduler_type is {schedule!r}, which falls with the number of steps, and arms of equal "
                 f"{kind.replace('_', ' ')} differ in that. Set lr_scheduler_type: constant, or compare at equal steps."
             )
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Completions of an evaluation that are generated at once."""
+        return self.eval_batch or (TINY_BATCH if self.is_tiny else BATCH)
 
     @property
     def is_tiny(self) -> bool:
