@@ -1,7 +1,7 @@
 """Intervals for a few questions: of a mean of question accuracies, and of the difference of two models on the same questions.
 
-Samples of a question are no independent evidence: everything is clustered by question (Miller, arXiv 2411.00640). And the central
-limit theorem says too much below some hundred questions (Bowyer, arXiv 2503.01747): neither is a plain normal interval.
+Samples of a question are no independent evidence: all is clustered by question (Miller, arXiv 2411.00640). The central limit
+theorem says too much below some hundred questions (Bowyer, arXiv 2503.01747): neither is a plain normal interval.
 Coverage on simulated truth is in benchmarks/results/intervals.json.
 """
 
@@ -64,10 +64,7 @@ def of_mean(values: ArrayLike, samples: int) -> Interval:
     error = float(x.std(ddof=1)) / math.sqrt(n) if n >= FEWEST else None
     effective = float(n)
     if error and 0 < p < 1:
-        few = t_quantile(0.5 + CONFIDENCE / 2, min(max(samples - 1, 1), MANY)) / t_quantile(
-            0.5 + CONFIDENCE / 2, min(n - 1, MANY)
-        )
-        effective = min(float(samples), p * (1 - p) / error**2 * few**2)
+        effective = min(float(samples), p * (1 - p) / error**2 * (_t(samples - 1) / _t(n - 1)) ** 2)
     return Interval(p, error, *clopper_pearson(p * effective, effective))
 
 

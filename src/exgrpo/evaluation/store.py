@@ -14,6 +14,7 @@ FORMAT = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS model (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS benchmark (name TEXT PRIMARY KEY, settings TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS question (
     id INTEGER PRIMARY KEY, benchmark TEXT NOT NULL, number INTEGER NOT NULL, prompt TEXT NOT NULL, gold TEXT NOT NULL,
     columns TEXT NOT NULL, UNIQUE (benchmark, number));
@@ -80,6 +81,35 @@ class Store:
             with connection:
                 yield connection
 
+    def once(self, name: str, value: str) -> str:
+        """Keep a fact about the evaluation, and return it as it was first kept."""
+        with self._open() as connection:
+            connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (name, value))
+            [(kept,)] = connection.execute("SELECT value FROM about WHERE name = ?", (name,))
+        return str(kept)
+
+    def add_benchmark(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Keep how a benchmark is asked and scored; refuse another way than before."""
+        self._keep("benchmark", name, settings)
+
+    def benchmarks(self) -> dict[str, dict[str, Any]]:
+        """Settings by name."""
+        with self._open() as connection:
+            return {name: json.loads(text) for name, text in connection.execute("SELECT name, settings FROM benchmark")}
+
+    def _keep(self, table: str, name: str, settings: Mapping[str, Any]) -> None:
+        text = json.dumps(settings, sort_keys=True)
+        with self._open() as connection:
+            connection.execute(f"INSERT OR IGNORE INTO {table} (name, settings) VALUES (?, ?)", (name, text))
+            [(before,)] = connection.execute(f"SELECT settings FROM {table} WHERE name = ?", (name,))
+        if before != text:
+            old, new = json.loads(before), json.loads(text)
+            changed = next(key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+            raise ConfigurationError(
+                f"{name} was evaluated in {self.path} with {changed}={old.get(changed)!r}, and now it is {new.get(changed)!r}. "
+                "Give another --output_dir."
+            )
+
     def add_questions(self, benchmark: str, rows: Sequence[tuple[Any, str, Mapping[str, Any]]]) -> list[StoredQuestion]:
         """Keep the prompts, golds and columns of a benchmark; refuse others than those that are there already."""
         with self._open() as connection:
@@ -107,18 +137,10 @@ class Store:
             return [StoredQuestion(i, b, n, json.loads(p), g, json.loads(c)) for i, b, n, p, g, c in rows]
 
     def add_model(self, name: str, settings: Mapping[str, Any]) -> int:
-        """The number of a model; refuse other settings than it was evaluated with before."""
-        text = json.dumps(settings, sort_keys=True)
+        """Return the number of a model; refuse other settings than it was evaluated with before."""
+        self._keep("model", name, settings)
         with self._open() as connection:
-            connection.execute("INSERT OR IGNORE INTO model (name, settings) VALUES (?, ?)", (name, text))
-            [(number, before)] = connection.execute("SELECT id, settings FROM model WHERE name = ?", (name,))
-        if before != text:
-            old, new = json.loads(before), dict(settings)
-            changed = next(key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-            raise ConfigurationError(
-                f"{name} was evaluated in {self.path} with {changed}={old.get(changed)!r}, and now it is {new.get(changed)!r}. "
-                "Give another --output_dir."
-            )
+            [(number,)] = connection.execute("SELECT id FROM model WHERE name = ?", (name,))
         return int(number)
 
     def done(self, model: int) -> set[Key]:

@@ -20,17 +20,17 @@ def summarize(store: Store) -> Figures:
     questions: dict[str, list[StoredQuestion]] = defaultdict(list)
     for question in store.questions():
         questions[question.benchmark].append(question)
-    models = store.models()
+    models, benchmarks = store.models(), store.benchmarks()
     tallies: dict[tuple[str, str], Tally] = {}
     results, differences = [], []
-    for number, name, settings in models:
+    for number, name, _ in models:
         answers: dict[int, list[Answer]] = defaultdict(list)
         for answer in store.answers(number):
             answers[answer.question].append(answer)
         for benchmark, asked in questions.items():
             own = {question.number: answers[question.id] for question in asked if answers[question.id]}
             if own:
-                tally = tallies[name, benchmark] = Tally(own, settings["benchmarks"][benchmark]["verifiers"][0])
+                tally = tallies[name, benchmark] = Tally(own, benchmarks[benchmark]["verifiers"][0])
                 results.append({"model": name, "benchmark": benchmark, **tally.figures(len(asked))})
     for (one, _), (other, _) in itertools.combinations(((name, settings) for _, name, settings in models), 2):
         for benchmark in questions:
@@ -40,13 +40,14 @@ def summarize(store: Store) -> Figures:
                     differences.append({"model": other, "against": one, "benchmark": benchmark, **found})
     return {
         "models": [{"name": name, **settings} for _, name, settings in models],
+        "benchmarks": benchmarks,
         "results": results,
         "differences": differences,
     }
 
 
 class Tally:
-    """The answers of a model to a benchmark, by the number of the question; `decides` is the verifier that says what is right."""
+    """The answers of a model to a benchmark, by the number of the question; the verifier `decides` says what is right."""
 
     def __init__(self, answers: Mapping[int, Sequence[Answer]], decides: str):
         self.answers, self.decides = answers, decides
@@ -83,7 +84,7 @@ class Tally:
             "distinct_right": sum(distinct) / len(distinct),
             "verifiers": {name: self._rate(everything, name) for name in everything[0].rewards},
             "disagreements": {
-                name: self._disagreements(everything, name) for name in everything[0].rewards if name != self.decides
+                name: self._disagreements(name) for name in everything[0].rewards if name != self.decides
             },
             "accuracies": {str(number): accuracy for number, accuracy in self.accuracies.items()},
         }
@@ -99,11 +100,12 @@ class Tally:
         known = [answer.rewards[verifier] for answer in answers if answer.rewards.get(verifier) is not None]
         return sum(reward > THRESHOLD for reward in known if reward is not None) / len(known) if known else None
 
-    def _disagreements(self, answers: Sequence[Answer], verifier: str) -> list[list[int]]:
-        """[question, sample] of the answers that one of two verifiers takes for right."""
+    def _disagreements(self, verifier: str) -> list[list[int]]:
+        """[number of the question, sample] of the answers that one of two verifiers takes for right."""
         return [
-            [answer.question, answer.sample]
-            for answer in answers
+            [number, answer.sample]
+            for number, given in self.answers.items()
+            for answer in given
             if _is_right(answer.rewards.get(verifier)) != _is_right(answer.rewards[self.decides])
         ]
 

@@ -64,7 +64,9 @@ def make_parser() -> argparse.ArgumentParser:
     sizes.add_argument("--num_samples", type=at_least(1), metavar="K", help="completions of each (default: 4)")
     sizes.add_argument("--eval_temperature", type=between(0.0), metavar="T", help="of them (default: 1)")
     sizes.add_argument("--evaluations", type=at_least(1), metavar="N", help="of a run, over its budget (default: 6)")
-    sizes.add_argument("--eval_batch", type=at_least(1), metavar="N", help="completions generated at once (default: 256)")
+    sizes.add_argument(
+        "--eval_batch", type=at_least(1), metavar="N", help="completions generated at once (default: 256)"
+    )
     add("--output_dir", type=Path, help=f"for results and report (default: {DEFAULT_FOLDER}/ and the recipe's name)")
     add("--jobs", type=at_least(1), default=1, metavar="J", help="runs at the same time (default: 1)")
     add(

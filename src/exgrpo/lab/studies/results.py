@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigurationError
+from ...report.files import write_whole
 from .study import Cell
 
 Row = Mapping[str, Any]
@@ -133,16 +134,6 @@ class Results:
         return any(
             path.exists() and not path.read_bytes().endswith(b"\n") for path in (self.rows_path, self.times_path)
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file in one step."""
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 def read(path: Path) -> dict[str, Row]:
