@@ -20,6 +20,8 @@ COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
     "demo": ("exgrpo.lab.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
     "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with seeds and intervals"),
+    "compare": ("exgrpo.lab.compare", "compare presets on your own recipe, with seeds and intervals"),
+    "evaluate": ("exgrpo.cli.evaluate", "how good models are, on benchmarks or your questions"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
