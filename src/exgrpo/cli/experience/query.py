@@ -10,14 +10,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from ...archive.decoding import Decoder
+from ...archive.opened import one_moment
 from ...errors import ExperienceLogError
 from ...log import LogReader
 from ...log.connection import connect
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
-from .look import one_moment
 from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
-from .text import Decoder
 
 SCORES = ("entropy", "nll", "confidence", "confidence_variance", "drift")
 

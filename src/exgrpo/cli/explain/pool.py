@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...archive.opened import one_moment
 from ...config import SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
 from ...experience.policy_stats import PolicyStats
@@ -17,7 +18,6 @@ from ...log import rebuild
 from ...log.rebuild import size_of
 from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_count
 from ...replay.gate import Gate
-from ..experience.look import one_moment
 
 MEASURED = ("entropy_step", "entropy", "nll", "confidence", "confidence_variance", "drift")
 ALL_AGES = 20
