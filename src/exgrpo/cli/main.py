@@ -19,6 +19,7 @@ COMMANDS = {
     "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
     "demo": ("exgrpo.lab.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
     "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with seeds and intervals"),
+    "view": ("exgrpo.cli.view", "look at a run in a browser: curves, questions, steps; or write it to one file"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),

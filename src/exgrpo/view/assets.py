@@ -7,7 +7,20 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-MODULES = ("dom", "text", "data", "charts", "heat", "tokens", "timeline", "run", "questions", "question", "steps", "app")
+MODULES = (
+    "dom",
+    "text",
+    "data",
+    "charts",
+    "heat",
+    "tokens",
+    "timeline",
+    "run",
+    "questions",
+    "question",
+    "steps",
+    "app",
+)
 """Our own JavaScript in the order in which it depends on itself."""
 LIBRARIES = ("vendor/uPlot.iife.min.js", "vendor/diff.min.js")
 STYLES = ("vendor/uPlot.min.css", "style.css")

@@ -31,7 +31,10 @@ def configs_of(options: dict[str, Any]) -> tuple[ReplayConfig, ObjectiveConfig]:
         if name in _names(ObjectiveConfig):
             objective = _with(objective, name, value)
     lists = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    for config in (ReplayConfig, ObjectiveConfig):  # all at once, since single values may contradict the others' defaults
+    for config in (
+        ReplayConfig,
+        ObjectiveConfig,
+    ):  # all at once, since single values may contradict the others' defaults
         given: dict[str, Any] = {name: value for name, value in lists.items() if name in _names(config)}
         with contextlib.suppress(ConfigurationError, TypeError, ValueError):
             if config is ReplayConfig:

@@ -73,7 +73,7 @@ class ViewServer(ThreadingHTTPServer):
                 if error.errno not in _TAKEN:
                     break
         raise ConfigurationError(
-            f"port: nothing can listen on {host}, ports {first} to {first + PORTS - 1} ({problem}). Give another --port or --host."
+            f"port: nothing can listen on {host}, port {first} and the next ({problem}). Give another --port or --host."
         )
 
     def in_background(self) -> threading.Thread:
