@@ -27,8 +27,8 @@ def run(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo view",
-        description="Look at a run: its curves, its questions and their lives, its steps. Serves a page on this machine and opens "
-        "it in a browser; the run may still be training. With --html it writes one file instead, to mail or attach.",
+        description="Look at a run: its curves, its questions and their lives, its steps. Serves a page on this machine and "
+        "opens it in a browser; the run may still be training. With --html it writes one file instead, to mail or attach.",
         epilog="examples:\n  exgrpo view outputs/run-1\n  exgrpo view outputs/run-1 outputs/run-2\n"
         "  exgrpo view outputs/run-1 --html run-1.html",
     )
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         "each other")  # fmt: skip
     add("--html", type=Path, metavar="FILE", help="write the page of a part of it to this file")
     add("--questions", type=at_least(0), default=QUESTIONS, metavar="N",
-        help="in that file: the hardest, the most replayed, the last retired, some at random (default: %(default)s)")  # fmt: skip
+        help="in it: the hardest, the most replayed, the last retired, some at random (default: %(default)s)")  # fmt: skip
     add(
         "--megabytes",
         type=float,
@@ -83,8 +83,8 @@ def _serve(args: argparse.Namespace) -> int:
     server = ViewServer(runs, args.host, args.port)
     if args.host not in (LOOPBACK, "localhost", "::1"):
         sys.stderr.write(
-            f"exgrpo: listening on {args.host}: whoever reaches this machine and learns the address reads prompts and completions, "
-            "unencrypted. An SSH tunnel to 127.0.0.1 needs no --host.\n"
+            f"exgrpo: listening on {args.host}: whoever reaches this machine and learns the address reads prompts and "
+            "completions, unencrypted. An SSH tunnel to 127.0.0.1 needs no --host.\n"
         )
     print(f"{server.address}\nCtrl-C ends it.", flush=True)
     if not args.no_browser:

@@ -1,6 +1,8 @@
 """The list of questions: filtered, sorted, searched and cut into pages, on arrays."""
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,22 +39,60 @@ FILTERS: Mapping[str, tuple[str, Callable[[Any], Array]]] = {
 }  # fmt: skip
 """Names of filters, what each means, and which questions it takes."""
 
-SORTS: Mapping[str, tuple[str, Callable[[Any], Array]]] = {
-    "number": ("number in the log", lambda q: np.arange(len(q.groups))),
-    "accuracy": ("latest accuracy", lambda q: np.where(q.seen > 0, q.successes / np.maximum(q.scorable, 1), 2.0)),
-    "solved": (
-        "share of right completions ever",
-        lambda q: np.where(q.completions > 0, q.solved / np.maximum(q.completions, 1), 2.0),
+LABELS = {
+    "relearned": "solved again", "often": "replayed often", "never_stored": "never stored", "disagree": "verifiers disagree",
+}  # fmt: skip
+"""Of filters whose name is not what people read."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """By what questions are sorted.
+
+    Args:
+        label, meaning: for people.
+        key: of every question, (Q,).
+    """
+
+    label: str
+    meaning: str
+    key: Callable[[Any], Array]
+
+
+def share(part: Array, whole: Array) -> Array:
+    """Shares, and above all of them where there is no whole."""
+    return np.where(whole > 0, part / np.maximum(whole, 1), 2.0)
+
+
+SORTS: Mapping[str, Order] = {
+    "number": Order("#", "number of the question in the log", lambda q: np.arange(len(q.groups))),
+    "accuracy": Order(
+        "latest",
+        "right of the scorable completions of its latest fresh group",
+        lambda q: share(q.successes, q.scorable),
     ),
-    "groups": ("fresh groups", lambda q: q.groups),
-    "stored": ("trajectories stored now", lambda q: q.stored),
-    "replays": ("replays of all its trajectories", lambda q: q.replays),
-    "uses": ("replays of its most replayed trajectory", lambda q: q.most_uses),
-    "lost": ("times its success was lost", lambda q: q.lost),
-    "regained": ("times its success came back", lambda q: q.regained),
-    "observed": ("step of its latest fresh group", lambda q: q.observed_at),
+    "solved": Order(
+        "ever", "share of right completions over all its fresh groups", lambda q: share(q.solved, q.completions)
+    ),
+    "groups": Order("groups", "fresh groups", lambda q: q.groups),
+    "stored": Order("stored", "trajectories of it that are stored now", lambda q: q.stored),
+    "replays": Order("replays", "times that one of its trajectories was replayed", lambda q: q.replays),
+    "uses": Order("of one", "replays of its most replayed trajectory", lambda q: q.most_uses),
+    "lost": Order("lost", "times that its success was lost", lambda q: q.lost),
+    "regained": Order("again", "times that its success came back after a group without any", lambda q: q.regained),
+    "observed": Order("seen at", "optimizer step of its latest fresh group", lambda q: q.observed_at),
 }
-"""Names of orders, and their keys; each goes up or down."""
+"""Orders of questions; each goes up or down."""
+
+STATES = {
+    "retired": "out of replay and the fresh stream",
+    "unscored": "no fresh completion of it could be scored yet",
+    "forgotten": "was solved before; no success in its latest fresh group",
+    "unsolved": "no success so far",
+    "hard": "accuracy in (0, 25] %",
+    "medium": "accuracy in (25, 75) %",
+    "easy": "accuracy from 75 % on",
+}
 
 
 class QuestionList:
@@ -76,13 +116,16 @@ class QuestionList:
         numbers = np.flatnonzero(self.mask(only))
         if search.strip():
             numbers = np.intersect1d(numbers, self._search(reader, search.strip()))
-        keys = SORTS[sort][1](self._history.questions)[numbers]
+        keys = SORTS[sort].key(self._history.questions)[numbers]
         order = np.argsort(-keys if descending else keys, kind="stable")
         chosen = numbers[order][start : start + count]
         return {
             "total": len(numbers), "start": start, "rows": self.rows(reader, chosen),
-            "filters": [{"name": n, "meaning": FILTERS[n][0], "count": int(self.mask(n).sum())} for n in FILTERS],
-            "audited": self._disagree is not None,
+            "filters": [
+                {"name": n, "label": LABELS.get(n, n), "meaning": FILTERS[n][0], "count": int(self.mask(n).sum())}
+                for n in FILTERS
+            ],
+            "sorts": sorts(), "empty": self._why_empty(only, search) if not len(chosen) else "",
         }  # fmt: skip
 
     def mask(self, only: str) -> Array:
@@ -92,6 +135,13 @@ class QuestionList:
             mask = mask.copy()
             mask[[n for n in self._disagree if n < len(mask)]] = True
         return mask
+
+    def _why_empty(self, only: str, search: str) -> str:
+        if not (self._history.questions.groups > 0).any():
+            return "No question was seen yet: they appear with the first fresh group that is scored."
+        if only == "disagree" and self._disagree is None:
+            return "No audit lies beside the log: `exgrpo rewards audit RUN --json > RUN/audit.json`, then open this page again."
+        return f"No question passes this filter{f' and holds “{search.strip()}”' if search.strip() else ''}."
 
     def _search(self, reader: LogReader, text: str) -> Array:
         """Numbers of questions by their text, columns, key or number; the latest searches are remembered."""
@@ -153,8 +203,18 @@ class QuestionList:
         return {number: points[-POINTS:] for number, points in found.items()}
 
 
-def state_of(per: Any, number: int, bucket: int, k: int) -> str:
-    """One word for how a question stands."""
+def sorts() -> dict[str, dict[str, str]]:
+    """The orders, for people."""
+    return {name: {"label": order.label, "meaning": order.meaning} for name, order in SORTS.items()}
+
+
+def state_of(per: Any, number: int, bucket: int, k: int) -> tuple[str, str]:
+    """One word for how a question stands, and what it means."""
+    word = _word(per, number, bucket, k)
+    return word, STATES[word]
+
+
+def _word(per: Any, number: int, bucket: int, k: int) -> str:
     if per.retired[number]:
         return "retired"
     if bucket == UNSEEN:
@@ -173,6 +233,4 @@ def facts_of(reader: LogReader, numbers: list[int]) -> dict[int, tuple[Any, ...]
 
 def _as_in_json(text: str) -> str:
     """A text as it stands inside a JSON value that was written with escapes."""
-    import json
-
     return json.dumps(text)[1:-1]

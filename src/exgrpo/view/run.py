@@ -4,7 +4,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .next_plan import NextPlan
 from .objective_table import table_apart
 from .options import described, options_in
 from .question import QuestionPage
-from .questions import FILTERS, SORTS, QuestionList
+from .questions import FILTERS, LABELS, SORTS, QuestionList
 
 AUDIT = "audit.json"
 """Beside the log: what `exgrpo rewards audit RUN --json` printed."""
@@ -191,6 +191,18 @@ class Run:
             number_in(query.get("start", "0")), number_in(query.get("count", "50")),
         )  # fmt: skip
 
+    def question_rows(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Rows of the list for some questions, each with the filters that take it; and all filters."""
+        assert self.history is not None and self._reader is not None
+        with self._lock, self._moment(self._reader):
+            listed = QuestionList(self.history, self.disagree())
+            numbers = np.array(sorted(ids), "i8")
+            masks = {name: listed.mask(name) for name in FILTERS}
+            rows = listed.rows(self._reader, numbers)
+        for row in rows:
+            row["filters"] = [name for name, mask in masks.items() if mask[row["id"]]]
+        return rows, [{"name": n, "label": LABELS.get(n, n), "meaning": FILTERS[n][0]} for n in FILTERS]
+
     def _same(self, reader: LogReader, key: str) -> Any:
         """The question of a key that another run has."""
         row = next(reader.rows("SELECT id FROM question WHERE key = ?", (key,)), None)
@@ -244,7 +256,7 @@ class Run:
         }  # fmt: skip
 
     def _of_history(self, history: History, marks: list[dict[str, Any]]) -> dict[str, Any]:
-        per, states = history.questions, history.states
+        states = history.states
         idle = curves.idle_marks(history)
         saved = states["step"][states["checkpoint"]]
         places = np.linspace(0, len(states) - 1, min(len(states), 300)).astype(int)
@@ -252,14 +264,28 @@ class Run:
             "facts": self._facts(history), "options": described(history.origin), "heat": curves.heat_map(history),
             "marks": [*marks, *idle], "checkpoints": [int(step) for step in saved[-50:]],
             "clock": {"steps": states["step"][places].tolist(), "tokens": states["tokens"][places].tolist()},
-            "counts": {
-                "questions": int((per.groups > 0).sum()), "known": int((per.ever > 0).sum()),
-                "retired": int(per.retired.sum()), "stored": int((history.left == 0).sum()),
-                "ever": len(history.trajectories), "replays": len(history.replays), "step": history.step,
-                "generations": len(history.generations),
-                "tokens": int(states["tokens"][-1]) if len(states) else 0,
-            },
+            "counts": self._counts(history), "planned": len(history.generations),
         }  # fmt: skip
+
+    @staticmethod
+    def _counts(history: History) -> list[dict[str, Any]]:
+        per, states = history.questions, history.states
+        seen, found = per.groups > 0, per.solved > 0
+        rows = (
+            ("optimizer steps", history.step, "optimizer steps done"),
+            (
+                "generated tokens",
+                int(states["tokens"][-1]) if len(states) else 0,
+                "completion tokens sampled since the start",
+            ),
+            ("questions seen", int(seen.sum()), "questions with at least one fresh group"),
+            ("ever solved", int(found.sum()), "questions with at least one right fresh completion"),
+            ("retired", int(per.retired.sum()), "questions that have left replay and the fresh stream"),
+            ("stored", int((history.left == 0).sum()), "trajectories that are stored now"),
+            ("ever stored", len(history.trajectories), "trajectories that were ever stored"),
+            ("replays", len(history.replays), "times that a stored trajectory entered a batch"),
+        )
+        return [{"label": label, "value": value, "meaning": meaning} for label, value, meaning in rows]
 
     def _facts(self, history: History) -> list[list[str]]:
         origin = history.origin.without_paths()

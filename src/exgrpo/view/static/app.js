@@ -1,5 +1,5 @@
 // The frame: where one is, keys, light and dark, and keeping up with a run that grows.
-import { h } from "./dom.js";
+import { fromTemplate, h } from "./dom.js";
 import { about, ask, isFile } from "./data.js";
 import { forgetCharts } from "./charts.js";
 import { runPage } from "./run.js";
@@ -10,201 +10,195 @@ import { number, shown } from "./text.js";
 
 const app = document.getElementById("app");
 const view = h("main", { id: "view" });
-const live = h("span", { class: "live" }, h("i"), h("span"));
+const live = h("span.live", h("i"), h("span"));
 const THEMES = { auto: "◐", light: "○", dark: "●" };
 const EVERY = 3000;
 
 const state = {
-  runs: [], run: 0, overlay: false, query: {}, axis: "steps", textMode: null, list: null, step: null, version: null,
-  link: (path, run = state.run) => "#/" + run + "/" + path,
-  go: (path, query) => { location.hash = hashOf(path, query); },
-  setAxis: (axis) => { state.axis = axis; render(); },
-  listed: (list) => { state.list = list; },
-  neighbours,
+	runs: [], run: 0, overlay: false, query: {}, axis: "steps", textMode: null, list: null, step: null, version: null,
+	link: (path, run = state.run) => "#/" + run + "/" + path,
+	go: (path, query) => { location.hash = hashOf(path, query); },
+	setAxis: (axis) => { state.axis = axis; render(); },
+	listed: (list) => { state.list = list; },
+	neighbours,
 };
 
 function hashOf(path, query) {
-  const kept = Object.entries(query || {}).filter(([name, value]) => value !== "" && value !== undefined && !(name === "start" && path === "questions" && value === "0"));
-  return "#/" + (state.overlay && path === "run" ? "all" : state.run) + "/" + path + (kept.length ? "?" + new URLSearchParams(kept) : "");
+	const kept = Object.entries(query || {}).filter(([name, value]) => value !== "" && value !== undefined && !(name === "start" && path === "questions" && value === "0"));
+	return "#/" + (state.overlay && path === "run" ? "all" : state.run) + "/" + path + (kept.length ? "?" + new URLSearchParams(kept) : "");
 }
 
 function readHash() {
-  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean);
-  const first = parts.shift();
-  state.overlay = first === "all" || (first === undefined && state.runs.length > 1);
-  state.run = Math.min(Number(first) || 0, state.runs.length - 1);
-  state.query = Object.fromEntries(new URLSearchParams(query || ""));
-  state.place = parts[0] || "run";
-  state.item = parts[1];
+	const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+	const parts = path.split("/").filter(Boolean);
+	const first = parts.shift();
+	state.overlay = first === "all" || (first === undefined && state.runs.length > 1);
+	state.run = Math.min(Number(first) || 0, state.runs.length - 1);
+	state.query = Object.fromEntries(new URLSearchParams(query || ""));
+	state.place = parts[0] || "run";
+	state.item = parts[1];
 }
 
 const PAGES = {
-  run: () => runPage(state), questions: () => questionsPage(state), q: () => questionPage(state, state.item),
-  steps: () => stepsPage(state), step: () => stepPage(state, state.item),
+	run: () => runPage(state), questions: () => questionsPage(state), q: () => questionPage(state, state.item),
+	steps: () => stepsPage(state), step: () => stepPage(state, state.item),
 };
 
 let turn = 0;
 
 async function render(keepScroll = false) {
-  const mine = ++turn;
-  readHash();
-  frame();
-  const focus = document.activeElement && document.activeElement.id === "search" ? document.activeElement.selectionStart : null;
-  let page;
-  try {
-    page = await (PAGES[state.place] || PAGES.run)();
-  } catch (error) {
-    page = h("div", { class: "page" }, h("p", { class: "empty error" }, shown(error.message)));
-  }
-  if (mine !== turn) return;
-  const scroll = window.scrollY;
-  view.replaceChildren(page);
-  forgetCharts();
-  window.scrollTo(0, keepScroll || focus !== null ? scroll : 0);
-  if (focus !== null && document.getElementById("search")) {
-    const field = document.getElementById("search");
-    field.focus();
-    field.setSelectionRange(focus, focus);
-  }
-  document.body.dataset.ready = location.hash || "#";
-  document.title = [{ run: "Run", questions: "Questions", q: "Question " + state.item, steps: "Steps", step: "Generation " + state.item }[state.place] || "Run", state.runs.map((run) => run.name).join(", "), "exgrpo"].join(" · ");
+	const mine = ++turn;
+	readHash();
+	frame();
+	const focus = document.activeElement && document.activeElement.id === "search" ? document.activeElement.selectionStart : null;
+	let page;
+	try {
+		page = await (PAGES[state.place] || PAGES.run)();
+	} catch (error) {
+		page = h("div.page", h("p.empty.error", shown(error.message)));
+	}
+	if (mine !== turn) return;
+	const scroll = window.scrollY;
+	view.replaceChildren(page);
+	forgetCharts();
+	window.scrollTo(0, keepScroll || focus !== null ? scroll : 0);
+	if (focus !== null && document.getElementById("search")) {
+		const field = document.getElementById("search");
+		field.focus();
+		field.setSelectionRange(focus, focus);
+	}
+	document.body.dataset.ready = location.hash || "#";
+	document.title = [{ run: "Run", questions: "Questions", q: "Question " + state.item, steps: "Steps", step: "Generation " + state.item }[state.place] || "Run", state.runs.map((run) => run.name).join(", "), "exgrpo"].join(" · ");
 }
 
 function frame() {
-  const tab = (path, text, key, on) => h("a", { href: state.overlay && path === "run" ? "#/all/run" : state.link(path), "aria-current": on ? "page" : null, title: "g " + key }, text);
-  const choice = state.runs.length > 1 ? h("select", { "aria-label": "run", title: "which run is shown", onchange: (event) => { location.hash = "#/" + event.target.value + "/" + (event.target.value === "all" || ["q", "step"].includes(state.place) ? "run" : state.place); } },
-    [["all", "all, overlaid"], ...state.runs.map((run, i) => [String(i), run.name])].map(([value, text]) => { const option = h("option", { value }, shown(text).map((part) => (part instanceof Node ? part.textContent : part))); option.selected = value === (state.overlay ? "all" : String(state.run)); return option; }))
-    : h("span", { class: "brand" }, shown(state.runs[0] ? state.runs[0].name : "exgrpo"));
-  const top = h("header", { class: "top" }, h("div", null, choice, h("nav", { "aria-label": "views" },
-    tab("run", "Run", "r", state.place === "run"), tab("questions", "Questions", "q", ["questions", "q"].includes(state.place)), tab("steps", "Steps", "s", ["steps", "step"].includes(state.place))),
-    h("span", { class: "push row middle" }, live, h("button", { type: "button", class: "quiet", title: "light, dark, or as the system", "aria-label": "colours", onclick: nextTheme }, THEMES[themeNow()]), h("button", { type: "button", class: "quiet", title: "keys and words (?)", "aria-label": "help", onclick: help }, "?"))));
-  const old = app.querySelector(".top");
-  if (old) old.replaceWith(top);
-  else app.prepend(top);
+	const tab = (path, text, key, on) => h("a", { href: state.overlay && path === "run" ? "#/all/run" : state.link(path), "aria-current": on ? "page" : null, title: "g " + key }, text);
+	const choice = state.runs.length > 1 ? h("select", { "aria-label": "run", title: "which run is shown", onchange: (event) => { location.hash = "#/" + event.target.value + "/" + (event.target.value === "all" || ["q", "step"].includes(state.place) ? "run" : state.place); } },
+		[["all", "all, overlaid"], ...state.runs.map((run, i) => [String(i), run.name])].map(([value, text]) => { const option = h("option", { value }, shown(text).map((part) => (part instanceof Node ? part.textContent : part))); option.selected = value === (state.overlay ? "all" : String(state.run)); return option; }))
+		: h("span.brand", shown(state.runs[0] ? state.runs[0].name : "exgrpo"));
+	const top = h("header.top", h("div", choice, h("nav", { "aria-label": "views" },
+		tab("run", "Run", "r", state.place === "run"), tab("questions", "Questions", "q", ["questions", "q"].includes(state.place)), tab("steps", "Steps", "s", ["steps", "step"].includes(state.place))),
+		h("span.push.row.middle", live, h("button", { class: "quiet", title: "light, dark, or as the system", "aria-label": "colours", onclick: nextTheme }, THEMES[themeNow()]), h("button", { class: "quiet", title: "keys and words (?)", "aria-label": "help", onclick: help }, "?"))));
+	const old = app.querySelector(".top");
+	if (old) old.replaceWith(top);
+	else app.prepend(top);
 }
 
 // Previous and next ---------------------------------------------------------------------------------------------------------
 
 function neighbours(id) {
-  const [before, after] = [beside(id, -1), beside(id, 1)];
-  return [h("a", { href: before === null ? null : state.link("q/" + before), class: before === null ? "faint" : null, title: "k" }, "← previous"), h("a", { href: after === null ? null : state.link("q/" + after), class: after === null ? "faint" : null, title: "j" }, "next →")];
+	const [before, after] = [beside(id, -1), beside(id, 1)];
+	return [h("a", { href: before === null ? null : state.link("q/" + before), class: before === null ? "faint" : null, title: "k" }, "← previous"), h("a", { href: after === null ? null : state.link("q/" + after), class: after === null ? "faint" : null, title: "j" }, "next →")];
 }
 
 function beside(id, by) {
-  const ids = state.list ? state.list.ids : [];
-  const place = ids.indexOf(Number(id));
-  if (place < 0) return isFile || Number(id) + by < 0 ? null : Number(id) + by;
-  return ids[place + by] ?? null;
+	const ids = state.list ? state.list.ids : [];
+	const place = ids.indexOf(Number(id));
+	if (place < 0) return isFile || Number(id) + by < 0 ? null : Number(id) + by;
+	return ids[place + by] ?? null;
 }
 
 function move(by) {
-  if (state.place === "q") {
-    const next = beside(state.item, by);
-    if (next !== null) location.hash = state.link("q/" + next);
-    return;
-  }
-  if (state.place === "step" && state.step) {
-    const next = by > 0 ? state.step.next : state.step.previous;
-    if (next !== null) location.hash = state.link("step/" + next);
-    return;
-  }
-  const rows = [...document.querySelectorAll("#list tbody tr")];
-  if (!rows.length) return;
-  const at = rows.findIndex((row) => row.classList.contains("chosen"));
-  const next = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by))];
-  rows.forEach((row) => row.classList.toggle("chosen", row === next));
-  next.scrollIntoView({ block: "nearest" });
+	if (state.place === "q") {
+		const next = beside(state.item, by);
+		if (next !== null) location.hash = state.link("q/" + next);
+		return;
+	}
+	if (state.place === "step" && state.step) {
+		const next = by > 0 ? state.step.next : state.step.previous;
+		if (next !== null) location.hash = state.link("step/" + next);
+		return;
+	}
+	const rows = [...document.querySelectorAll("#list tbody tr")];
+	if (!rows.length) return;
+	const at = rows.findIndex((row) => row.classList.contains("chosen"));
+	const next = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by))];
+	rows.forEach((row) => row.classList.toggle("chosen", row === next));
+	next.scrollIntoView({ block: "nearest" });
 }
 
 // Keys ----------------------------------------------------------------------------------------------------------------------
 
-const KEYS_HELP = [
-  [["j"], "next row, question or generation"], [["k"], "previous"], [["Enter"], "open the chosen row"], [["/"], "search questions"],
-  [["g", "r"], "the run"], [["g", "q"], "questions"], [["g", "s"], "steps"], [["u"], "back up to the list"], [["?"], "this help"],
-];
 let waitsForView = 0;
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "Escape" && event.target.matches("input")) { event.target.blur(); return; }
-  if (event.target.matches("input[type=search], select, textarea")) return;
-  const chord = Date.now() - waitsForView < 1500;
-  waitsForView = event.key === "g" ? Date.now() : 0;
-  const views = { r: state.runs.length > 1 ? "#/all/run" : state.link("run"), q: state.link("questions"), s: state.link("steps") };
-  if (chord && views[event.key]) location.hash = views[event.key];
-  else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
-  else if (event.key === "Enter" && !event.target.matches("a, button")) { const row = document.querySelector("#list tr.chosen"); if (row) location.hash = row.dataset.open; }
-  else if (event.key === "u" && ["q", "step"].includes(state.place)) state.go(state.place === "q" ? "questions" : "steps", state.place === "q" && state.list ? state.list.query : {});
-  else if (event.key === "?") help();
-  else if (event.key === "/") { event.preventDefault(); toSearch(); }
+	if (event.ctrlKey || event.metaKey || event.altKey) return;
+	if (event.key === "Escape" && event.target.matches("input")) { event.target.blur(); return; }
+	if (event.target.matches("input[type=search], select, textarea")) return;
+	const chord = Date.now() - waitsForView < 1500;
+	waitsForView = event.key === "g" ? Date.now() : 0;
+	const views = { r: state.runs.length > 1 ? "#/all/run" : state.link("run"), q: state.link("questions"), s: state.link("steps") };
+	if (chord && views[event.key]) location.hash = views[event.key];
+	else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
+	else if (event.key === "Enter" && !event.target.matches("a, button")) { const row = document.querySelector("#list tr.chosen"); if (row) location.hash = row.dataset.open; }
+	else if (event.key === "u" && ["q", "step"].includes(state.place)) state.go(state.place === "q" ? "questions" : "steps", state.place === "q" && state.list ? state.list.query : {});
+	else if (event.key === "?") help();
+	else if (event.key === "/") { event.preventDefault(); toSearch(); }
 });
 
 async function toSearch() {
-  if (state.place !== "questions") { state.go("questions", {}); await render(); }
-  document.getElementById("search")?.focus();
+	if (state.place !== "questions") { state.go("questions", {}); await render(); }
+	document.getElementById("search")?.focus();
 }
 
 function help() {
-  const box = h("dialog", null, h("h2", null, "Keys"), h("table", null, KEYS_HELP.map(([keys, text]) => h("tr", null, h("td", null, keys.map((key) => [h("kbd", null, key), " "])), h("td", null, text)))),
-    h("h2", null, "Words"), h("p", { class: "small" }, "A group: the completions of one question in one generation. Fresh: sampled now. Stored: kept from an earlier step and replayed as a member of a group. Retired: solved entirely, out of replay. Log-ratio: log-probability under the policy now minus that under the policy that wrote it. ESS: (sum w)² / (n sum w²) of these ratios w, 1 where nothing moved. Every figure explains itself when you hover over it."),
-    about ? h("p", { class: "small muted" }, shown(about.text)) : null, h("form", { method: "dialog" }, h("button", null, "close")));
-  box.addEventListener("close", () => box.remove());
-  document.body.append(box);
-  box.showModal();
+	const box = h("dialog", fromTemplate("help"), about ? h("p.small.muted", shown(about.text)) : null, h("form", { method: "dialog" }, h("button", { type: "submit" }, "close")));
+	box.addEventListener("close", () => box.remove());
+	document.body.append(box);
+	box.showModal();
 }
 
 // Light and dark, and keeping up --------------------------------------------------------------------------------------------
 
 function themeNow() {
-  return document.documentElement.dataset.theme || "auto";
+	return document.documentElement.dataset.theme || "auto";
 }
 
 function setTheme(name) {
-  if (name === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = name;
-  try { localStorage.setItem("exgrpo-theme", name); } catch { /* a page of a file may keep nothing */ }
+	if (name === "auto") delete document.documentElement.dataset.theme;
+	else document.documentElement.dataset.theme = name;
+	try { localStorage.setItem("exgrpo-theme", name); } catch { /* a page of a file may keep nothing */ }
 }
 
 function nextTheme() {
-  const names = Object.keys(THEMES);
-  setTheme(names[(names.indexOf(themeNow()) + 1) % names.length]);
-  render(true);
+	const names = Object.keys(THEMES);
+	setTheme(names[(names.indexOf(themeNow()) + 1) % names.length]);
+	render(true);
 }
 
 async function keepUp() {
-  if (document.hidden) return;
-  try {
-    const found = await Promise.all((state.overlay ? state.runs.map((_, i) => i) : [state.run]).map((i) => ask(i + "/version")));
-    const version = found.map((one) => one.version).join(" "), growing = found.some((one) => one.growing);
-    live.classList.toggle("on", growing);
-    live.lastChild.textContent = growing ? "live" : "";
-    live.title = growing ? "a process writes this run now; the page follows" : "";
-    const changed = state.version !== null && state.version.split(" ").length === found.length && state.version !== version;
-    state.version = version;
-    if (changed && ["run", "steps"].includes(state.place) && state.query.start === undefined) await render(true);
-    else if (changed && state.place === "questions" && document.activeElement?.id !== "search") await render(true);
-  } catch (error) {
-    live.classList.remove("on");
-    live.lastChild.textContent = "the server is gone";
-  }
+	if (document.hidden) return;
+	try {
+		const found = await Promise.all((state.overlay ? state.runs.map((_, i) => i) : [state.run]).map((i) => ask(i + "/version")));
+		const version = found.map((one) => one.version).join(" "), growing = found.some((one) => one.growing);
+		live.classList.toggle("on", growing);
+		live.lastChild.textContent = growing ? "live" : "";
+		live.title = growing ? "a process writes this run now; the page follows" : "";
+		const changed = state.version !== null && state.version.split(" ").length === found.length && state.version !== version;
+		state.version = version;
+		if (changed && ["run", "steps"].includes(state.place) && state.query.start === undefined) await render(true);
+		else if (changed && state.place === "questions" && document.activeElement?.id !== "search") await render(true);
+	} catch (error) {
+		live.classList.remove("on");
+		live.lastChild.textContent = "the server is gone";
+	}
 }
 
 async function start() {
-  try { setTheme(localStorage.getItem("exgrpo-theme") || "auto"); } catch { /* as above */ }
-  app.append(view);
-  try {
-    state.runs = isFile ? about.runs : await ask("runs");
-  } catch (error) {
-    view.append(h("p", { class: "page error" }, shown(error.message)));
-    return;
-  }
-  window.addEventListener("hashchange", () => { state.version = null; render(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => render(true));
-  await render();
-  if (isFile) { live.lastChild.textContent = number(about.questions) + " questions in this file"; return; }
-  await keepUp();
-  setInterval(keepUp, EVERY);
+	try { setTheme(localStorage.getItem("exgrpo-theme") || "auto"); } catch { /* as above */ }
+	app.append(view);
+	try {
+		state.runs = isFile ? about.runs : await ask("runs");
+	} catch (error) {
+		view.append(h("p.page.error", shown(error.message)));
+		return;
+	}
+	window.addEventListener("hashchange", () => { state.version = null; render(); });
+	matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => render(true));
+	await render();
+	if (isFile) { live.lastChild.textContent = number(about.questions) + " questions in this file"; return; }
+	await keepUp();
+	setInterval(keepUp, EVERY);
 }
 
 start();
