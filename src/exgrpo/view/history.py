@@ -29,7 +29,8 @@ class PerQuestion:
         most_uses: replays of the one of its trajectories that was replayed most.
         replayed_at: step of the latest replay.
         retired: whether it is now.
-        lost, regained: groups without any success after one with some, and the other way round.
+        lost, rises: groups without any success after one with some, and the other way round.
+        began_without: whether its first group had no success.
     """
 
     seen: Array
@@ -48,12 +49,18 @@ class PerQuestion:
     replayed_at: Array
     retired: Array
     lost: Array
-    regained: Array
+    rises: Array
+    began_without: Array
 
     @classmethod
     def empty(cls) -> "PerQuestion":
-        kinds = {"spread": "f4", "retired": "?"}
+        kinds = {"spread": "f4", "retired": "?", "began_without": "?"}
         return cls(**{name: np.empty(0, kinds.get(name, "i4")) for name in cls.__dataclass_fields__})
+
+    @property
+    def regained(self) -> Array:
+        """Times that success came back after it had been lost, (Q,)."""
+        return np.asarray(self.rises - (self.began_without & (self.rises > 0)))
 
     def grow(self, size: int) -> None:
         """Make room for questions up to a number."""
@@ -169,7 +176,8 @@ class History:
         question, successes, scorable = question[known], successes[known], scorable[known]
         before = previous_of_each(question, successes, np.where(per.seen > 0, per.successes, UNSEEN))
         np.add.at(per.lost, question, (before > 0) & (successes == 0))
-        np.add.at(per.regained, question, (before == 0) & (successes > 0) & (per.lost[question] > 0))
+        np.add.at(per.rises, question, (before == 0) & (successes > 0))
+        per.began_without[question[(before == UNSEEN) & (successes == 0)]] = True
         np.add.at(per.seen, question, 1)
         latest, place = last_of_each(question)
         per.successes[latest], per.scorable[latest] = successes[place], scorable[place]

@@ -8,9 +8,8 @@ from typing import Any
 
 from ..runtime.alarm_messages import WatchedRun
 from ..runtime.alarms import ReplayMonitor
-from ..runtime.metric_table import metric_of
+from ..runtime.metric_table import FILE_NAME, metric_of
 
-FILE_NAME = "metrics.jsonl"
 HOST_STATE = "trainer_state.json"
 MOST_POINTS = 400
 
@@ -92,7 +91,8 @@ class Metrics:
         step = row.get("step")
         if not isinstance(step, int):
             return
-        while self.rows and self.rows[-1]["step"] > step:  # before a resume
+        again = step if "loss" in row else step + 1
+        while self.rows and self.rows[-1]["step"] >= again:  # before a resume
             self.rows.pop()
         self.rows.append(row)
 

@@ -140,7 +140,7 @@ class QuestionList:
         if not (self._history.questions.groups > 0).any():
             return "No question was seen yet: they appear with the first fresh group that is scored."
         if only == "disagree" and self._disagree is None:
-            return "No audit lies beside the log: `exgrpo rewards audit RUN --json > RUN/audit.json`, then open this page again."
+            return "No audit lies beside the log: `exgrpo rewards audit RUN --json > RUN/audit.json`, and open this page again."
         return f"No question passes this filter{f' and holds “{search.strip()}”' if search.strip() else ''}."
 
     def _search(self, reader: LogReader, text: str) -> Array:

@@ -15,10 +15,10 @@ from ..archive.opened import Experience, find_log
 from ..errors import ExGRPOError, ExperienceLogError
 from ..log.connection import FILE_NAME, PRIVATE_NAME, connect, explained, log_in
 from ..log.reader import LogReader
+from ..runtime.metric_table import FILE_NAME as METRICS
 from . import curves, steps
 from .charts import CHARTS
 from .history import History
-from .metrics import FILE_NAME as METRICS
 from .metrics import Metrics
 from .next_plan import NextPlan
 from .objective_table import table_apart
@@ -62,6 +62,7 @@ class Run:
         self.metrics.refresh()
         self._seen = time.monotonic()
         self._objective: dict[str, Any] | None = None
+        self._asking = threading.Lock()
         if self.history is None and not self.metrics.rows:
             raise ExperienceLogError(
                 f"{self.path} holds neither an experience log ({FILE_NAME}) nor a training log ({METRICS}, or a checkpoint's "
@@ -142,15 +143,15 @@ class Run:
         Raises:
             NotThere: there is no such thing.
         """
+        kind, _, rest = what.partition("/")
+        if kind == "objective" and not rest:
+            return self.objective()
         with self._lock:
             self.refresh()
-            kind, _, rest = what.partition("/")
             if kind == "overview" and not rest:
                 return self._once("overview", self._overview)
             if kind == "version" and not rest:
                 return {"version": self.version, "growing": self.growing}
-            if kind == "objective" and not rest:
-                return self.objective()
             if self.history is None or self._reader is None:
                 raise NotThere(self.missing[0])
             with self._moment(self._reader):
@@ -224,12 +225,13 @@ class Run:
             return None
 
     def objective(self) -> dict[str, Any]:
-        """Advantages and gradient weights, as the objective of this run has them."""
-        if self._objective is None:
-            if self.history is None:
-                return {"why": "the run keeps no log"}
-            self._objective = table_apart(options_in(self.history.origin), self.history.num_generations)
-        return self._objective
+        """Advantages and gradient weights, as the objective of this run has them; takes seconds once, and holds nobody up."""
+        if self.history is None:
+            return {"why": "the run keeps no log"}
+        with self._asking:
+            if self._objective is None:
+                self._objective = table_apart(options_in(self.history.origin), self.history.num_generations)
+            return self._objective
 
     @property
     def growing(self) -> bool:

@@ -130,7 +130,7 @@ document.addEventListener("keydown", (event) => {
 	const views = { r: state.runs.length > 1 ? "#/all/run" : state.link("run"), q: state.link("questions"), s: state.link("steps") };
 	if (chord && views[event.key]) location.hash = views[event.key];
 	else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
-	else if (event.key === "Enter" && !event.target.matches("a, button")) { const row = document.querySelector("#list tr.chosen"); if (row) location.hash = row.dataset.open; }
+	else if (event.key === "Enter" && !event.target.matches("a, button")) { const row = document.querySelector("#list tr.chosen"); if (row?.dataset.open) location.hash = row.dataset.open; }
 	else if (event.key === "u" && ["q", "step"].includes(state.place)) state.go(state.place === "q" ? "questions" : "steps", state.place === "q" && state.list ? state.list.query : {});
 	else if (event.key === "?") help();
 	else if (event.key === "/") { event.preventDefault(); toSearch(); }

@@ -27,7 +27,7 @@ function answerInside(path, query) {
 	if (kind === "steps") {
 		const all = inside.answers[run + "/steps"];
 		const start = query.start === undefined ? Math.max(0, all.rows.length - 100) : Math.min(Number(query.start), all.rows.length);
-		return { total: all.rows.length, start, rows: all.rows.slice(start, start + 100) };
+		return { total: all.rows.length, start, rows: all.rows.slice(start, start + 100).map((g) => ({ ...g, absent: !(run + "/step/" + g.generation in inside.answers) })) };
 	}
 	const found = inside.answers[path];
 	if (found === undefined) throw new Error("this file holds a part of the run, and not " + path.split("/").slice(1).join(" ") + ". " + inside.about.how);

@@ -16,7 +16,7 @@ export async function stepsPage(state) {
 		return page;
 	}
 	const made = table([
-		{ head: "generation", num: true, cell: (g) => h("a", { href: state.link("step/" + g.generation) }, number(g.generation)) },
+		{ head: "generation", num: true, cell: (g) => (g.absent ? number(g.generation) : h("a", { href: state.link("step/" + g.generation) }, number(g.generation))) },
 		{ head: "step", num: true, title: "optimizer steps done when it began", cell: (g) => number(g.step) },
 		{ head: "groups", num: true, cell: (g) => number(g.questions) },
 		{ head: "replayed", num: true, title: "groups that replay chose", cell: (g) => number(g.replayed) },
@@ -24,7 +24,7 @@ export async function stepsPage(state) {
 		{ head: "refilled", num: true, class: "wide", title: "retired questions that filled up the batch", cell: (g) => number(g.refilled) },
 		{ head: "why nothing was replayed", class: "words", cell: (g) => (g.idle ? shown(g.idle) : "") },
 	], found.rows, { id: "list" });
-	made.querySelectorAll("tbody tr").forEach((tr, i) => { tr.dataset.open = state.link("step/" + found.rows[i].generation); });
+	made.querySelectorAll("tbody tr").forEach((tr, i) => { if (!found.rows[i].absent) tr.dataset.open = state.link("step/" + found.rows[i].generation); });
 	page.append(h("section.card.scroll", made));
 	if (found.total > SHOWN_AT_ONCE) page.append(pager(found, (change) => state.go("steps", change), SHOWN_AT_ONCE));
 	return page;
