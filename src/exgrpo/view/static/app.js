@@ -84,11 +84,12 @@ function frame() {
 	else app.prepend(top);
 }
 
-// Previous and next ---------------------------------------------------------------------------------------------------------
+// Previous and next
 
 function neighbours(id) {
 	const [before, after] = [beside(id, -1), beside(id, 1)];
-	return [h("a", { href: before === null ? null : state.link("q/" + before), class: before === null ? "faint" : null, title: "k" }, "← previous"), h("a", { href: after === null ? null : state.link("q/" + after), class: after === null ? "faint" : null, title: "j" }, "next →")];
+	const to = (other, key, text) => h("a", { href: other === null ? null : state.link("q/" + other), class: other === null ? "faint" : null, title: key }, text);
+	return [to(before, "k", "← previous"), to(after, "j", "next →")];
 }
 
 function beside(id, by) {
@@ -117,7 +118,7 @@ function move(by) {
 	next.scrollIntoView({ block: "nearest" });
 }
 
-// Keys ----------------------------------------------------------------------------------------------------------------------
+// Keys
 
 let waitsForView = 0;
 
@@ -148,7 +149,7 @@ function help() {
 	box.showModal();
 }
 
-// Light and dark, and keeping up --------------------------------------------------------------------------------------------
+// Light and dark, and keeping up
 
 function themeNow() {
 	return document.documentElement.dataset.theme || "auto";

@@ -11,7 +11,7 @@ export function heatCard(heat, title) {
 		box.append(h("p.empty", "No fresh group has been scored yet, so no question has an accuracy."));
 		return box;
 	}
-	box.firstChild.append(h("span.small.faint", { title: "Of every question that was seen: how many of the K completions of its latest fresh group were right. Retired ones stand on top." },
+	box.firstChild.append(h("span.small.faint", { title: "right of K in the latest fresh group of each question seen; retired ones on top" },
 		"latest fresh group of each question, over steps"));
 	const line = h("p.small.muted.tab", summary(heat));
 	const canvas = h("canvas.heat", { role: "img", "aria-label": "questions by accuracy over steps" });

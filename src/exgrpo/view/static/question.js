@@ -66,7 +66,7 @@ function pair(all) {
 function trajectories(found, chosen, show, below) {
 	const box = card("Trajectories", null);
 	if (!found.trajectories.length) {
-		box.append(h("p.empty", found.counts.groups ? "No completion of this question was ever stored: none was admitted (see the options admission and store_truncated)." : "Nothing is stored."));
+		box.append(h("p.empty", found.counts.groups ? "No completion of it was ever stored: none was admitted (options admission, store_truncated)." : "Nothing is stored."));
 		return box;
 	}
 	box.firstChild.append(h("span.small.muted", found.more ? plural(found.more, "older one") + " not listed; choose A and B to compare" : "choose A and B to compare"));
@@ -82,8 +82,8 @@ function trajectories(found, chosen, show, below) {
 		{ head: "entropy", num: true, class: "wide", title: "mean token entropy in nats, under the policy that wrote it", cell: (t) => number(t.entropy) },
 		{ head: "advantage", num: true, class: "wide", title: "reward minus the mean of the group it came from", cell: (t) => signed(t.advantage) },
 		{ head: "replays", num: true, cell: (t) => number(t.replays.length) },
-		{ head: "last log-ratio", num: true, class: "wide", title: "token mean of log pi - log pi_behaviour at its latest replay, in nats", cell: (t) => signed(mean(t)) },
-		{ head: "last ESS", num: true, class: "wide", title: "effective sample size of its tokens at its latest replay, in (0, 1]", cell: (t) => number(t.replays.length ? t.replays[t.replays.length - 1].ess : null) },
+		{ head: "last log-ratio", num: true, class: "wide", title: "token mean of log pi - log pi_behaviour at its latest replay, nats", cell: (t) => signed(mean(t)) },
+		{ head: "last ESS", num: true, class: "wide", title: "of its tokens at its latest replay, in (0, 1]", cell: (t) => number(t.replays.length ? t.replays[t.replays.length - 1].ess : null) },
 		{ head: "left", cell: (t) => (t.left ? h("span.small.muted", number(t.left.step) + ": ", shown(t.left.reason)) : h("span.tag.right", "stored")) },
 	], found.trajectories)));
 	return box;
@@ -112,9 +112,8 @@ function tokensOf(state, one) {
 	ask(state.run + "/trajectory/" + one.id).then((found) => {
 		place.replaceChildren(tokenText(found));
 		const later = found.measurements.filter((m) => m.drift !== null || m.entropy !== null);
-		if (later.length) place.append(h("p"), h("p.small.muted", "measured again later"), h("div.scroll", table([
-			{ head: "step", num: true, cell: (m) => number(m.step) }, { head: "entropy", num: true, title: "nats a token", cell: (m) => number(m.entropy) },
-			{ head: "NLL", num: true, title: "-log p, token mean, nats", cell: (m) => number(m.nll) }, { head: "drift", num: true, title: "token mean of (log pi - log pi_behaviour)^2", cell: (m) => number(m.drift) }], later.slice(-12))));
+		if (later.length) place.append(h("p"), h("p.small.muted", "measured again later, in nats a token; drift: mean of (log pi - log pi_behaviour)²"), h("div.scroll", table(
+			["step", "entropy", "nll", "drift"].map((name) => ({ head: name, num: true, cell: (m) => number(m[name]) })), later.slice(-12))));
 	}).catch((error) => place.replaceChildren(h("p.error", shown(error.message))));
 	return place;
 }

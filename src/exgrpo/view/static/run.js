@@ -25,7 +25,7 @@ export async function runPage(state) {
 function heading(found, state) {
 	const says = found.length > 1 ? found.map((run, i) => [i ? " and " : "", h("span", { class: "k" + (i % 6 + 1) }, shown(run.name))]) : shown(found[0].name);
 	const axis = h("div.chips", { role: "group", "aria-label": "horizontal axis" }, [["steps", "over steps"], ["tokens", "over tokens"]].map(([name, text]) =>
-		h("button", { "aria-pressed": String(state.axis === name), title: name === "tokens" ? "completion tokens generated so far: the fair axis where two runs are compared" : "optimizer steps", onclick: () => state.setAxis(name) }, text)));
+		h("button", { "aria-pressed": String(state.axis === name), title: name === "tokens" ? "completion tokens generated so far: the fair axis for two runs" : "optimizer steps", onclick: () => state.setAxis(name) }, text)));
 	return h("div.row.middle", h("h1", says), h("span.muted.small", found.length === 1 ? shown(found[0].path) : null), h("div.push", axis));
 }
 
@@ -52,7 +52,7 @@ function marks(run, several) {
 	const box = card(several ? "Alarms and idle replay: " + run.name : "Alarms and idle replay", null);
 	const rows = [...run.marks].sort((a, b) => a.step - b.step);
 	if (!rows.length) {
-		box.append(h("p.empty", run.planned ? "No alarm was raised, and every generation replayed something." : "No generation was planned in what is shown here."));
+		box.append(h("p.empty", run.planned ? "No alarm, and every generation replayed something." : "No generation was planned here."));
 		return box;
 	}
 	const columns = [

@@ -12,7 +12,7 @@ export async function stepsPage(state) {
 	const page = h("div.page.stack");
 	page.append(h("div.row.middle", h("h1", "Steps"), h("span.muted.tab", plural(found.total, "generation"))));
 	if (!found.rows.length) {
-		page.append(h("p.empty", "No generation was planned in what is shown here. An exported folder holds what was stored, and no steps."));
+		page.append(h("p.empty", "No generation was planned here. An exported folder holds what was stored, and no steps."));
 		return page;
 	}
 	const made = table([

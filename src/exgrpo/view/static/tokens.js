@@ -26,7 +26,7 @@ export function tokenScale() {
 		span.style.padding = "0 6px";
 		return span;
 	});
-	return h("span.small.muted", { title: "Probability of a token under the policy that generated it, the behaviour policy. The log keeps the mean log-ratio of each replay, not that of each token." },
+	return h("span.small.muted", { title: "under the policy that wrote it. The log keeps the mean log-ratio of a replay, not one for each token." },
 		"probability when it was written: ", steps);
 }
 
