@@ -5,6 +5,7 @@ A planner would take hours for a million trajectories. What is written is what o
 
 import argparse
 import json
+import sys
 from collections import defaultdict, deque
 from pathlib import Path
 
@@ -197,4 +198,4 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     made = make(args.file, args.questions, args.generations, args.seed)
-    print(f"{made.serial:,} trajectories of {args.questions:,} questions")
+    sys.stdout.write(f"{made.serial:,} trajectories of {args.questions:,} questions\n")

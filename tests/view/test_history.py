@@ -1,6 +1,7 @@
 """The log in memory: equal to the log's own views, whether read at once or as it grew; curves against a slow count."""
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_losses_and_returns_of_success(log):
             groups[int(question)].append(int(right))
     lost, regained = Counter(), Counter()
     for question, rights in groups.items():
-        for before, after in zip(rights, rights[1:], strict=False):
+        for before, after in pairwise(rights):
             lost[question] += before > 0 and after == 0
             regained[question] += before == 0 and after > 0 and lost[question] > 0
     numbers = range(len(history.questions.lost))
@@ -98,12 +99,20 @@ def test_the_heat_map_counts_every_question_once(log):
     """Against one event after the other, at the last step of every column."""
     history = history_of(log)
     k, rows = history.num_generations, history.observations
-    events = [(s, int(q), t, ("bucket", (2 * int(a) * k + int(n)) // (2 * int(n)))) for s, q, t, a, n in zip(
-        rows["seq"].tolist(), rows["question"], rows["step"].tolist(), rows["successes"], rows["scorable"], strict=True) if n]  # fmt: skip
+    names = ("seq", "question", "step", "successes", "scorable")
+    events = [
+        (seq, question, step, ("bucket", (2 * right * k + n) // (2 * n)))
+        for seq, question, step, right, n in zip(*(rows[name].tolist() for name in names), strict=True)
+        if n
+    ]
     rows = history.retirements
     assert rows["back"].any()
-    events += [(s, int(q), t, ("back" if b else "retired", None)) for s, q, t, b in zip(
-        rows["seq"].tolist(), rows["question"], rows["step"].tolist(), rows["back"], strict=True)]  # fmt: skip
+    events += [
+        (seq, question, step, ("back" if back else "retired", None))
+        for seq, question, step, back in zip(
+            *(rows[n].tolist() for n in ("seq", "question", "step", "back")), strict=True
+        )
+    ]
     heat = heat_map(history)
     for column, step in enumerate(heat["steps"]):
         bucket, away = {}, set()
@@ -152,7 +161,4 @@ def test_what_is_searched_for_is_text_and_nothing_else(log, search, found):
     with LogReader(log) as reader:
         rows = QuestionList(history_of(log)).page(reader, search=search)["rows"]
     assert len(rows) == found
-    assert all(
-        search.lower() in (row["text"].lower(), f"q:{row['id']}") or search.lower() in row["text"].lower()
-        for row in rows
-    )
+    assert all(search.lower() in f"q:{row['id']} {row['text']}".lower() for row in rows)

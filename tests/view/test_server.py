@@ -237,7 +237,7 @@ def test_options_of_a_log_run_no_code(tmp_path, monkeypatch):
     run.close()
     viewed = ViewedRun(tmp_path)
     assert viewed.history.origin.options
-    assert "code of the user's" in viewed.answer("question/2", {})["next"]["why"]
+    assert "code of the user's" in viewed.next_plan().why
     assert "code of the user's" in viewed.answer("objective", {})["why"]
     assert not os.path.exists("ran")
 

@@ -68,7 +68,7 @@ async function render(keepScroll = false) {
 		field.setSelectionRange(focus, focus);
 	}
 	document.body.dataset.ready = location.hash || "#";
-	document.title = [{ run: "Run", questions: "Questions", q: "Question " + state.item, steps: "Steps", step: "Generation " + state.item }[state.place] || "Run", state.runs.map((run) => run.name).join(", "), "exgrpo"].join(" · ");
+	document.title = [(view.querySelector("h1") || view).textContent.slice(0, 60), ...state.runs.map((run) => run.name), "exgrpo"].join(" · ");
 }
 
 function frame() {
@@ -84,7 +84,6 @@ function frame() {
 	else app.prepend(top);
 }
 
-// Previous and next
 
 function neighbours(id) {
 	const [before, after] = [beside(id, -1), beside(id, 1)];
@@ -118,7 +117,6 @@ function move(by) {
 	next.scrollIntoView({ block: "nearest" });
 }
 
-// Keys
 
 let waitsForView = 0;
 
@@ -128,7 +126,7 @@ document.addEventListener("keydown", (event) => {
 	if (event.target.matches("input[type=search], select, textarea")) return;
 	const chord = Date.now() - waitsForView < 1500;
 	waitsForView = event.key === "g" ? Date.now() : 0;
-	const views = { r: state.runs.length > 1 ? "#/all/run" : state.link("run"), q: state.link("questions"), s: state.link("steps") };
+	const views = { r: state.link("run", state.runs.length > 1 ? "all" : 0), q: state.link("questions"), s: state.link("steps") };
 	if (chord && views[event.key]) location.hash = views[event.key];
 	else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
 	else if (event.key === "Enter" && !event.target.matches("a, button")) { const row = document.querySelector("#list tr.chosen"); if (row?.dataset.open) location.hash = row.dataset.open; }
@@ -149,7 +147,6 @@ function help() {
 	box.showModal();
 }
 
-// Light and dark, and keeping up
 
 function themeNow() {
 	return document.documentElement.dataset.theme || "auto";
