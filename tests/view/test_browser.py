@@ -245,7 +245,7 @@ def test_sorting_filters_and_pages(page, serve, made):
     second = page.js("[...document.querySelectorAll('#list tbody tr')].map(r => r.dataset.open)")
     assert len({*first, *second}) == 100
     page.js("[...document.querySelectorAll('th button')].find(b => b.textContent.startsWith('latest')).click()")
-    page.until("document.body.dataset.ready === '#/0/questions?only=all&sort=accuracy'")
+    page.until("document.body.dataset.ready === '#/0/questions?sort=accuracy'")
     page.check()
 
 

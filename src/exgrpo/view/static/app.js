@@ -24,7 +24,8 @@ const state = {
 };
 
 function hashOf(path, query) {
-	const kept = Object.entries(query || {}).filter(([name, value]) => value !== "" && value !== undefined && !(name === "start" && path === "questions" && value === "0"));
+	const usual = path === "questions" ? { only: "all", sort: "number", start: "0" } : {};
+	const kept = Object.entries(query || {}).filter(([name, value]) => value !== "" && value !== undefined && usual[name] !== value);
 	return "#/" + (state.overlay && path === "run" ? "all" : state.run) + "/" + path + (kept.length ? "?" + new URLSearchParams(kept) : "");
 }
 
