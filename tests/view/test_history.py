@@ -9,7 +9,7 @@ import pytest
 from exgrpo.archive.opened import one_moment
 from exgrpo.log import LogReader
 from exgrpo.view.curves import charts_of, heat_map, idle_marks
-from exgrpo.view.history import History
+from exgrpo.view.history import STORED, History
 from exgrpo.view.questions import FILTERS, SORTS, QuestionList
 from exgrpo.view.sequences import previous_of_each
 from tests.support.logs import Run, eventful
@@ -40,13 +40,16 @@ def test_questions_stand_as_the_log_s_views_say(log):
         uses = by_question(reader, "SELECT trajectory, count(*) FROM replays GROUP BY trajectory")
         stored = {n for (n,) in reader.rows("SELECT id FROM experience")}
     ids = history.trajectories["id"].tolist()
-    assert dict(zip(ids, history.uses.tolist(), strict=True)) == {one: uses.get(one, 0) for one in ids}
-    assert {one for one, left in zip(ids, history.left.tolist(), strict=True) if not left} == stored
+    assert dict(zip(ids, history.trajectories["uses"].tolist(), strict=True)) == {one: uses.get(one, 0) for one in ids}
+    assert {
+        one for one, left in zip(ids, history.trajectories["left"].tolist(), strict=True) if left == STORED
+    } == stored
 
 
 def state_of(history):
     per = {name: values.tolist() for name, values in vars(history.questions).items() if name != "spread"}
-    return per, history.uses.tolist(), history.left.tolist(), charts_of(history), heat_map(history), idle_marks(history)
+    own = [history.trajectories[name].tolist() for name in ("uses", "left")]
+    return per, own, charts_of(history), heat_map(history), idle_marks(history)
 
 
 def test_a_log_that_grows_is_read_to_the_same_as_at_once(tmp_path):
@@ -129,6 +132,18 @@ def test_the_heat_map_counts_every_question_once(log):
 def test_the_previous_of_each():
     group, values = np.array([1, 0, 1, 1, 0]), np.array([5, 6, 7, 8, 9])
     assert previous_of_each(group, values, np.array([-1, -2])).tolist() == [-2, -1, 5, 7, 6]
+
+
+def test_what_the_loss_said_stands_beside_its_replay(log):
+    history = history_of(log)
+    with LogReader(log) as reader:
+        said = list(reader.rows("SELECT generation, trajectory, log_ratio FROM replays ORDER BY seq"))
+    names = ("generation", "trajectory", "log_ratio")
+    found = list(zip(*(history.replays[name].tolist() for name in names), strict=True))
+    assert [row[:2] for row in found] == [row[:2] for row in said]
+    assert np.allclose(
+        [row[2] for row in found], [np.nan if row[2] is None else row[2] for row in said], equal_nan=True
+    )
 
 
 # The list of questions --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ..log.reader import LogReader
 from ..log.records import Span
 from ..log.schema import SERIAL_BITS
 
-CHUNK = 65_536
+CHUNK = 16_384
 """Rows that are made an array at once."""
 
 Field = tuple[str, str, str]
@@ -22,7 +22,7 @@ class Columns:
 
     Args:
         table: of the log.
-        fields: what is kept of a row, beside its number `seq`.
+        fields: what is kept of a row.
         words: names of expressions that are text; they are kept as small numbers.
 
     Attributes:
@@ -31,11 +31,12 @@ class Columns:
 
     def __init__(self, table: str, fields: Sequence[Field], words: Sequence[str] = ()):
         self.table = table
-        self._fields: tuple[Field, ...] = (("seq", "seq", "i8"), *fields)
+        self._fields: tuple[Field, ...] = tuple(fields)
         self.words: dict[str, list[str]] = {name: [] for name in words}
         self._numbers: dict[str, dict[str, int]] = {name: {} for name in words}
         self._type = np.dtype([(name, kind) for name, _, kind in self._fields])
         self._arrays = {name: np.empty(0, kind) for name, _, kind in self._fields}
+        self._own: dict[str, tuple[str, float]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -43,6 +44,11 @@ class Columns:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name][: self._size]
+
+    def add(self, name: str, kind: str, fill: float) -> None:
+        """Add a column that is not read but set; new rows have the value `fill` there."""
+        self._own[name] = (kind, fill)
+        self._arrays[name] = np.full(0, fill, kind)
 
     def extend(self, reader: LogReader, spans: Sequence[Span], after: int) -> slice:
         """Read the rows of a lineage that came after an event; return where they are."""
@@ -78,13 +84,19 @@ class Columns:
         needed = self._size + len(rows)
         columns = zip(*rows, strict=True)
         for (name, _, kind), values in zip(self._fields, columns, strict=True):
-            array = self._arrays[name]
-            if len(array) < needed:  # by an eighth: memory counts more here than copying
-                grown = np.empty(needed + needed // 8 + 16, kind)
-                grown[: self._size] = array[: self._size]
-                self._arrays[name] = array = grown
-            array[self._size : needed] = self._values(name, values)
+            self._room(name, kind, needed)[self._size : needed] = self._values(name, values)
+        for name, (kind, fill) in self._own.items():
+            self._room(name, kind, needed)[self._size : needed] = fill
         self._size = needed
+
+    def _room(self, name: str, kind: str, needed: int) -> NDArray[Any]:
+        """A column with room for so many rows; it grows by an eighth: memory counts more here than copying."""
+        array = self._arrays[name]
+        if len(array) < needed:
+            grown = np.empty(needed + needed // 8 + 16, kind)
+            grown[: self._size] = array[: self._size]
+            self._arrays[name] = array = grown
+        return array
 
     def _values(self, name: str, values: Sequence[Any]) -> Any:
         if name in self.words:

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..experience.difficulty import buckets_of
-from .history import UNSEEN, History
+from .history import STORED, History
 
 Array = NDArray[Any]
 MOST_POINTS = 400
@@ -68,14 +67,14 @@ class Bins:
             return self.total(steps, part) / self.total(steps, whole)
 
     def quantile(self, steps: Array, values: Array, q: float) -> Array:
-        """Of the values of each bin, NaN where there are none."""
+        """Of the whole numbers of each bin, NaN where there are none."""
         place, found = self.of(steps), np.full(self.size, np.nan)
-        order = np.lexsort((values, place))
+        low = int(values.min(initial=0))
+        ordered = np.sort(place.astype("i8") << 32 | (values - low))
         count = np.bincount(place, minlength=self.size)
-        ends = np.cumsum(count)
         known = count > 0
-        at = (ends - count + np.floor(q * (count - 1)).astype(int))[known]
-        found[known] = values[order][at]
+        at = (np.cumsum(count) - count + np.floor(q * (count - 1)).astype(int))[known]
+        found[known] = (ordered[at] & 0xFFFFFFFF) + low
         return found
 
     def latest(self, steps: Array, values: Array) -> Array:
@@ -127,17 +126,17 @@ def charts_of(history: History) -> dict[str, list[dict[str, Any]]]:
             series("log/age_mean", "mean", "optimizer steps", "mean age of the replayed trajectories", at,
                    bins.mean(h.replays["step"], h.replays["age"].astype("f8"))),
             series("log/age_p90", "90 %", "optimizer steps", "90th percentile of their ages", at,
-                   bins.quantile(h.replays["step"], h.replays["age"].astype("f8"), 0.9)),
+                   bins.quantile(h.replays["step"], h.replays["age"], 0.9)),
         ],
         "ess": [
             series("log/ess", "ESS, mean of trajectories", "share",
                    "effective sample size (sum w)^2 / (n sum w^2) over the tokens of each replayed trajectory, averaged", at,
-                   bins.mean(h.learned["step"], h.learned["ess"].astype("f8"))),
+                   bins.mean(h.replays["step"], h.replays["ess"].astype("f8"))),
         ],
         "log_ratio": [
             series("log/log_ratio", "mean log-ratio", "nats",
                    "mean of log pi - log pi_behaviour over the tokens of a replayed trajectory, averaged over trajectories", at,
-                   bins.mean(h.learned["step"], h.learned["log_ratio"].astype("f8"))),
+                   bins.mean(h.replays["step"], h.replays["log_ratio"].astype("f8"))),
         ],
         "store": _store(h, bins),
         "tokens": [
@@ -157,7 +156,8 @@ def charts_of(history: History) -> dict[str, list[dict[str, Any]]]:
 
 
 def _store(h: History, bins: Bins) -> list[dict[str, Any]]:
-    came, gone = bins.total(h.trajectories["step"]), bins.total(h.evictions["step"])
+    left = h.trajectories["left"]
+    came, gone = bins.total(h.trajectories["step"]), bins.total(left[left != STORED])
     sign = np.where(h.retirements["back"], -1.0, 1.0)
     return [
         series("log/stored", "stored", "completions", "stored trajectories", bins.x, np.cumsum(came - gone)),
@@ -171,59 +171,9 @@ def _store(h: History, bins: Bins) -> list[dict[str, Any]]:
 
 def heat_map(history: History) -> dict[str, Any]:
     """Questions by accuracy over steps: counts of rows (K + 2, the last of retired ones) for each of some steps."""
-    h, k = history, history.num_generations
-    rows = h.observations
-    known = np.flatnonzero(rows["scorable"] > 0)
-    bins = Bins(steps_of(h), HEAT_COLUMNS)
-    bucket = buckets_of(rows["successes"][known], rows["scorable"][known], k) if len(known) else np.empty(0, "i8")
-    moves = _Moves(
-        np.concatenate([rows["question"][known], h.retirements["question"]]),
-        np.concatenate([rows["seq"][known], h.retirements["seq"]]),
-        np.concatenate([bins.of(rows["step"][known]), bins.of(h.retirements["step"])]),
-        np.concatenate([bucket, np.where(h.retirements["back"], -1, k + 1)]),
-        k,
-    )
-    counts = moves.counts(bins.size)
-    labels = [f"{i}/{k}" for i in range(k + 1)] + ["retired"]
-    return {"steps": bins.x.tolist(), "rows": labels, "counts": counts.astype(int).T.tolist()}
-
-
-class _Moves:
-    """Questions that go from row to row.
-
-    Args:
-        question, seq, column: of each event.
-        row: where it goes: a bucket, K + 1 where it retires, -1 where it comes back to the bucket it had.
-        k: K.
-    """
-
-    def __init__(self, question: Array, seq: Array, column: Array, row: Array, k: int):
-        order = np.lexsort((seq, question))
-        self._question, self._column, row = question[order], column[order], row[order]
-        self._rows = k + 2
-        n, retires, returns = len(row), row == k + 1, row == -1
-        index, first = np.arange(n), np.r_[True, self._question[1:] != self._question[:-1]][:n]
-        start = np.maximum.accumulate(np.where(first, index, 0)) if n else index
-        self._row = np.where(retires, k + 1, self._latest(~(retires | returns), row, index, start))
-        away = self._latest(retires | returns, np.where(retires, 1, 0), index, start, 0)
-        self._row = np.where(away == 1, k + 1, self._row)
-        self._before = np.where(first, UNSEEN, np.r_[self._row[:1], self._row[:-1]][:n])
-
-    @staticmethod
-    def _latest(which: Array, values: Array, index: Array, start: Array, none: int = UNSEEN) -> Array:
-        """Of each event the value of the latest one of some, up to it, of its question."""
-        if not len(index):
-            return values
-        place = np.maximum.accumulate(np.where(which, index, -1))
-        return np.where(place >= start, values[np.maximum(place, 0)], none)
-
-    def counts(self, columns: int) -> Array:
-        """How many are in each row at the end of each column, (columns, rows)."""
-        change = np.zeros((columns, self._rows))
-        np.add.at(change, (self._column[self._row >= 0], self._row[self._row >= 0]), 1)
-        left = self._before >= 0
-        np.subtract.at(change, (self._column[left], self._before[left]), 1)
-        return np.cumsum(change, 0)
+    k, x = history.num_generations, Bins(steps_of(history), HEAT_COLUMNS).x
+    counts = np.zeros((len(x), k + 2), int) if history.places is None else history.places.counts(x)
+    return {"steps": x.tolist(), "rows": [*(f"{i}/{k}" for i in range(k + 1)), "retired"], "counts": counts.T.tolist()}
 
 
 # Marks on the time axis -------------------------------------------------------------------------------------------------

@@ -10,9 +10,13 @@ from ..experience.difficulty import buckets_of
 from ..log.reader import LogReader
 from ..log.records import Provenance, Span
 from .columns import Columns
+from .places import Places
 from .sequences import last_of_each, previous_of_each
 
 UNSEEN = -1
+STORED = np.iinfo(np.int32).min
+"""The step at which a trajectory left that is stored still."""
+LEARNED = ("log_ratio", "ess")
 Array = NDArray[Any]
 
 
@@ -81,65 +85,90 @@ class History:
     Attributes:
         end: number of the last event that is known.
         origin: of the newest branch.
-        generations, observations, trajectories, replays, learned, retirements, evictions, states, measurements: columns.
+        generations, observations, trajectories, replays, retirements, states, measurements: columns. A trajectory has also
+            its `uses`, and the step `left` (STORED: none) and `reason` of its eviction; a replay what the loss said of it.
         questions: how each stands.
-        uses, left: of each trajectory, (N,): its replays, and the event with which it left (0: it is stored).
+        places: questions by accuracy over steps.
     """
 
     def __init__(self, reader: LogReader):
-        self.end = 0
-        self._spans: tuple[Span, ...] = ()
         self._forget()
         self.refresh(reader)
 
     def _forget(self) -> None:
-        where = [("generation", "generation", "i4"), ("step", "step", "i4")]
-        one = [*where, ("question", "question", "i4"), ("trajectory", "trajectory", "i8")]
+        seq, generation, step, question = (
+            ("seq", "seq", "u4"),
+            *((n, n, "i4") for n in ("generation", "step", "question")),
+        )
         self.generations = Columns(
             "generation",
-            [*where, *((name, name, "i4") for name in ("questions", "replayed", "refilled")), ("idle", "idle", "i4")],
+            [generation, step, *((name, name, "i4") for name in ("questions", "replayed", "refilled", "idle"))],
             ["idle"],
         )
         self.observations = Columns(
             "observation",
-            [*where, ("question", "question", "i4"), *((n, n, "i2") for n in ("successes", "scorable", "unscorable")),
-             ("replayed", "replayed", "?"), ("spread", "spread", "f4")],
-        )  # fmt: skip
-        self.trajectories = Columns(
-            "trajectory",
-            [("id", "id", "i8"), *where, ("question", "question", "i4"), ("length", "length", "i4"),
-             ("correct", "correct", "?"), ("entropy", "entropy", "f4")],
-        )  # fmt: skip
-        self.replays = Columns("replay", [*one, ("age", "age", "i4"), ("moment", "moment", "i1")], ["moment"])
-        self.learned = Columns("learning", [*one, ("log_ratio", "log_ratio", "f4"), ("ess", "ess", "f4")])
-        self.retirements = Columns(
-            "retirement", [*where, ("question", "question", "i4"), ("back", "kind = 'returned'", "?")]
-        )
-        self.evictions = Columns("eviction", [*one, ("reason", "reason", "i1")], ["reason"])
-        self.states = Columns(
-            "state",
-            [*where, ("gate_open", "gate_open", "?"), ("tokens", "generated_tokens", "i8"), ("checkpoint", "checkpoint", "?")],
-        )  # fmt: skip
-        self.measurements = Columns(
-            "measurement",
             [
-                ("step", "step", "i4"),
-                ("trajectory", "trajectory", "i8"),
-                *((n, n, "f4") for n in ("entropy", "nll", "drift")),
+                seq,
+                generation,
+                step,
+                question,
+                *((name, name, "i2") for name in ("successes", "scorable", "unscorable")),
+                ("replayed", "replayed", "?"),
+                ("spread", "spread", "f4"),
             ],
         )
+        self.trajectories = Columns(
+            "trajectory",
+            [
+                ("id", "id", "i8"),
+                step,
+                question,
+                ("length", "length", "i4"),
+                ("correct", "correct", "?"),
+                ("entropy", "entropy", "f4"),
+            ],
+        )
+        self.replays = Columns(
+            "replay",
+            [
+                generation,
+                step,
+                question,
+                ("trajectory", "trajectory", "i8"),
+                ("age", "age", "i4"),
+                ("moment", "moment", "i1"),
+            ],
+            ["moment"],
+        )
+        self.retirements = Columns("retirement", [seq, step, question, ("back", "kind = 'returned'", "?")])
+        self.states = Columns(
+            "state",
+            [
+                step,
+                ("gate_open", "gate_open", "?"),
+                ("tokens", "generated_tokens", "i8"),
+                ("checkpoint", "checkpoint", "?"),
+            ],
+        )
+        self.measurements = Columns(
+            "measurement",
+            [step, ("trajectory", "trajectory", "i8"), *((name, name, "f4") for name in ("entropy", "nll", "drift"))],
+        )  # fmt: skip
+        for name, kind, fill in (("uses", "i4", 0), ("left", "i4", STORED), ("reason", "i1", 0)):
+            self.trajectories.add(name, kind, fill)
+        for name in LEARNED:
+            self.replays.add(name, "f4", np.nan)
+        self.reasons: list[str] = []
         self.questions = PerQuestion.empty()
-        self.uses = self.left = np.empty(0, "i8")
-        self.end, self.known_questions = 0, 0
+        self._spans: tuple[Span, ...] = ()
+        self.end, self.origin = 0, Provenance()
+        self.places: Places | None = None
 
     def refresh(self, reader: LogReader) -> bool:
         """Read what came since; returns whether anything did. The reader sees one moment."""
         reader.branches = reader.read_branches()
         spans = reader.lineage()
-        if not spans:
-            self.origin = Provenance()
-            return False
-        if spans[-1].last == self.end and [s.branch for s in spans] == [s.branch for s in self._spans]:
+        if not spans or spans == self._spans:
             return False
         before = [(span.branch, span.first) for span in self._spans]
         is_longer = before == [(span.branch, span.first) for span in spans] and spans[-1].last > self.end
@@ -151,22 +180,44 @@ class History:
         return True
 
     def _read(self, reader: LogReader, spans: tuple[Span, ...]) -> None:
-        self.known_questions = size_of_numbers(reader)
-        self.questions.grow(self.known_questions)
-        new = {
-            name: columns.extend(reader, spans, self.end)
-            for name, columns in vars(self).items()
-            if isinstance(columns, Columns)
-        }
-        self._observe(new["observations"])
-        self._store(new["trajectories"], new["evictions"], new["replays"])
+        self.questions.grow(size_of_numbers(reader))
+        tables = [columns for columns in vars(self).values() if isinstance(columns, Columns)]
+        new = {columns.table: columns.extend(reader, spans, self.end) for columns in tables}
+        learned = Columns(
+            "learning",
+            [("generation", "generation", "i4"), ("trajectory", "trajectory", "i8"), *((n, n, "f4") for n in LEARNED)],
+        )
+        learned.extend(reader, spans, self.end)
+        self._learn(learned)
+        gone = Columns(
+            "eviction", [("trajectory", "trajectory", "i8"), ("question", "question", "i4"), ("step", "step", "i4"),
+                         ("reason", "reason", "i1")], ["reason"],
+        )  # fmt: skip
+        gone.extend(reader, spans, self.end)
+        self._observe(new["observation"])
+        self._store(new["trajectory"], new["replay"], gone)
         rows = self.retirements
-        for question, back in zip(rows["question"][new["retirements"]], rows["back"][new["retirements"]], strict=True):
+        for question, back in zip(rows["question"][new["retirement"]], rows["back"][new["retirement"]], strict=True):
             self.questions.retired[question] = not back
+        self._follow(new["observation"], new["retirement"])
+
+    def _learn(self, learned: Columns) -> None:
+        """Write what the loss said beside the replay that it said it of."""
+        if not len(learned):
+            return
+        first = int(np.searchsorted(self.replays["generation"], learned["generation"].min()))
+        replays = [self.replays[name][first:] for name in ("generation", "trajectory")]
+        order = np.lexsort(replays[::-1])
+        known = _keys(*(values[order] for values in replays))
+        wanted = _keys(learned["generation"], learned["trajectory"])
+        found = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+        same = np.flatnonzero(known[found] == wanted) if len(known) else np.empty(0, int)
+        for name in LEARNED:
+            self.replays[name][first + order[found[same]]] = learned[name][same]
 
     def _observe(self, new: slice) -> None:
         rows, per = self.observations, self.questions
-        question, replayed = rows["question"][new].astype("i8"), rows["replayed"][new]
+        question, replayed = rows["question"][new], rows["replayed"][new]
         successes, scorable = rows["successes"][new].astype("i4"), rows["scorable"][new].astype("i4")
         np.add.at(per.groups, question, 1)
         np.add.at(per.completions, question, scorable)
@@ -183,23 +234,35 @@ class History:
         per.successes[latest], per.scorable[latest] = successes[place], scorable[place]
         per.observed_at[latest], per.spread[latest] = rows["step"][new][known][place], rows["spread"][new][known][place]
 
-    def _store(self, came: slice, gone: slice, replayed: slice) -> None:
+    def _store(self, came: slice, replayed: slice, gone: Columns) -> None:
         rows, per = self.trajectories, self.questions
-        more = np.zeros(came.stop - came.start, "i8")
-        self.uses, self.left = np.concatenate([self.uses, more]), np.concatenate([self.left, more])
         question = rows["question"][came]
         np.add.at(per.stored, question, 1)
         np.add.at(per.ever, question, 1)
-        np.subtract.at(per.stored, self.evictions["question"][gone], 1)
-        places = self.places(self.evictions["trajectory"][gone])
-        self.left[places[places >= 0]] = self.evictions["seq"][gone][places >= 0]
-        question, places = self.replays["question"][replayed], self.places(self.replays["trajectory"][replayed])
+        np.subtract.at(per.stored, gone["question"], 1)
+        places = self.places_of(gone["trajectory"])
+        here = places >= 0
+        rows["left"][places[here]] = gone["step"][here]
+        for word in gone.words["reason"]:
+            if word not in self.reasons:
+                self.reasons.append(word)
+        numbers = np.array([self.reasons.index(word) for word in gone.words["reason"]] or [0], "i1")
+        rows["reason"][places[here]] = numbers[gone["reason"][here]]
+        question, places = self.replays["question"][replayed], self.places_of(self.replays["trajectory"][replayed])
         np.add.at(per.replays, question, 1)
-        np.add.at(self.uses, places[places >= 0], 1)
-        np.maximum.at(per.most_uses, question[places >= 0], self.uses[places[places >= 0]].astype("i4"))
+        here = places >= 0
+        np.add.at(rows["uses"], places[here], 1)
+        np.maximum.at(per.most_uses, question[here], rows["uses"][places[here]])
         np.maximum.at(per.replayed_at, question, self.replays["step"][replayed])
 
-    def places(self, ids: Array) -> Array:
+    def _follow(self, observed: slice, retired: slice) -> None:
+        """Let questions go from place to place; from the beginning where K became another."""
+        if self.places is None or self.places.k != self.num_generations:
+            self.places = Places(self.num_generations)
+            observed, retired = slice(0, len(self.observations)), slice(0, len(self.retirements))
+        self.places.follow(self.observations, observed, self.retirements, retired, len(self.questions.groups))
+
+    def places_of(self, ids: Array) -> Array:
         """Of trajectories their places among the columns, -1 where they are not there; ids ascend along a lineage."""
         known = self.trajectories["id"]
         if not len(known):
@@ -227,6 +290,13 @@ class History:
         seen = np.flatnonzero(per.seen)
         found[seen] = buckets_of(per.successes[seen], per.scorable[seen], self.num_generations)
         return found
+
+
+def _keys(generation: Array, trajectory: Array) -> Array:
+    """Both in one value each, whose order is theirs."""
+    found = np.empty(len(generation), [("generation", ">i8"), ("trajectory", ">i8")])
+    found["generation"], found["trajectory"] = generation, trajectory
+    return found.view("S16").ravel() if len(found) else found.view("S16")
 
 
 def size_of_numbers(reader: LogReader) -> int:

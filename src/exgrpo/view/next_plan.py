@@ -13,7 +13,7 @@ from ..experience.questions import NEVER
 from ..replay import expected_count
 from ..replay.sampling import bucket_probabilities, pools_of, weights_of
 from .history import UNSEEN, History
-from .options import configs_of, options_in
+from .options import configs_of, of_the_user, options_in
 
 Array = NDArray[Any]
 
@@ -45,16 +45,14 @@ class NextPlan:
                 self.why = f"the sampler could not be asked: {error}"
 
     def _why_not(self) -> str | None:
-        config, rule = self.config, self.config.question_choice
+        config = self.config
         if not len(self._history.generations):
             return "an export has no run that goes on"
         if config.mixing == "none":
             return "this run replays nothing (mixing='none')"
         if config.mixing == "rescue":
             return "with mixing='rescue' a question is replayed when its fresh group fails, not by plan"
-        if "." in rule or ":" in rule:  # never import what a file names
-            return f"its question_choice, {rule!r}, is code of the user's, which is not run here"
-        return None
+        return of_the_user(options_in(self._history.origin), QUESTION_SAMPLERS, "question_choice")
 
     def _buffer(self) -> ExperienceBuffer:
         """One with what is known of the questions; its table of trajectories stays empty but for their counts."""

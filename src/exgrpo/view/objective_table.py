@@ -25,13 +25,16 @@ def table_of(options: Mapping[str, Any], k: int) -> dict[str, Any]:
     """
     import torch
 
+    from ..config import BASELINES, CORRECTIONS
     from ..objective import gradient_weights
     from ..objective.advantage import group_advantages
-    from .options import configs_of
+    from .options import configs_of, of_the_user
 
     _, objective = configs_of(dict(options))
-    if any(separator in rule for rule in (objective.correction, objective.baseline) for separator in ".:"):
-        return {"why": "its correction or baseline is code of the user's, which is not run here"}
+    options = dict(options)
+    why = of_the_user(options, CORRECTIONS, "correction") or of_the_user(options, BASELINES, "baseline")
+    if why is not None:
+        return {"why": why}
     ratios = [-LIMIT + 2 * LIMIT * i / (POINTS - 1) for i in range(POINTS)]
     w = [math.exp(ratio) for ratio in ratios]
     up, down = (

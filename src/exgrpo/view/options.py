@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -42,6 +43,15 @@ def configs_of(options: dict[str, Any]) -> tuple[ReplayConfig, ObjectiveConfig]:
             else:
                 objective = ObjectiveConfig(**given)
     return replay, objective
+
+
+def of_the_user(options: dict[str, Any], rules: Mapping[str, Any], *names: str) -> str | None:
+    """Why an option's rule cannot be asked here: it is code that a file names, which is never imported. None where it can."""
+    for name in names:
+        rule = options.get(name)
+        if rule is not None and rule not in tuple(rules):
+            return f"its {name}, {str(rule)!r}, is code of the user's, which is not run here"
+    return None
 
 
 def _with(config: Any, name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from ..errors import ExperienceLogError
 from ..log.reader import LogReader
 from ..log.records import Provenance
 from .curves import plain
-from .history import History
+from .history import STORED, History
 from .next_plan import NextPlan
 from .questions import facts_of, state_of
 from .texts import LONGEST, columns_of, cut, gold_of, messages_of
@@ -86,43 +86,30 @@ class QuestionPage:
         """Those that are stored and the latest, with their replays, in the order in which they were stored."""
         history, rows = self._history, self._history.trajectories
         places = np.flatnonzero(rows["question"] == number)
-        is_stored, uses = history.left[places] == 0, history.uses[places]
+        is_stored, uses = rows["left"][places] == STORED, rows["uses"][places]
         order = np.lexsort((places, uses, is_stored))[::-1][:MOST_TRAJECTORIES]
         places = np.sort(places[order])
-        ids = rows["id"][places].tolist()
-        replays, left = self._replays(number), self._evictions(number)
-        found = []
-        for one in ids:
-            facts = self.facts(one)
+        replays, found = self._replays(number), []
+        for place, one in zip(places.tolist(), rows["id"][places].tolist(), strict=True):
+            facts, step = self.facts(one), int(rows["left"][place])
+            left = None if step == STORED else {"step": step, "reason": history.reasons[int(rows["reason"][place])]}
             if facts is not None:
-                found.append({**facts, "replays": replays.get(one, []), "left": left.get(one)})
+                found.append({**facts, "replays": replays.get(one, []), "left": left})
         return found
 
     def _replays(self, number: int) -> dict[int, list[dict[str, Any]]]:
-        rows, learned = self._history.replays, self._history.learned
+        rows = self._history.replays
         places = np.flatnonzero(rows["question"] == number)
-        theirs = np.flatnonzero(learned["question"] == number)
-        keys = zip(learned["generation"][theirs].tolist(), learned["trajectory"][theirs].tolist(), strict=True)
-        values = zip(plain(learned["log_ratio"][theirs]), plain(learned["ess"][theirs]), strict=True)
-        said = dict(zip(keys, values, strict=True))
+        values = zip(plain(rows["log_ratio"][places]), plain(rows["ess"][places]), strict=True)
         found: dict[int, list[dict[str, Any]]] = {}
-        for p in places.tolist():
-            one, generation = int(rows["trajectory"][p]), int(rows["generation"][p])
-            ratio, ess = said.get((generation, one), (None, None))
-            moment = rows.words["moment"][int(rows["moment"][p])]
-            found.setdefault(one, []).append(
-                {"step": int(rows["step"][p]), "generation": generation, "age": int(rows["age"][p]), "moment": moment,
-                 "log_ratio": ratio, "ess": ess}
+        for p, (ratio, ess) in zip(places.tolist(), values, strict=True):
+            found.setdefault(int(rows["trajectory"][p]), []).append(
+                {
+                    "step": int(rows["step"][p]), "generation": int(rows["generation"][p]), "age": int(rows["age"][p]),
+                    "moment": rows.words["moment"][int(rows["moment"][p])], "log_ratio": ratio, "ess": ess,
+                }
             )  # fmt: skip
         return found
-
-    def _evictions(self, number: int) -> dict[int, dict[str, Any]]:
-        rows = self._history.evictions
-        words = rows.words["reason"]
-        return {
-            int(rows["trajectory"][p]): {"step": int(rows["step"][p]), "reason": words[int(rows["reason"][p])]}
-            for p in np.flatnonzero(rows["question"] == number)
-        }
 
     # A trajectory -----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from ..log.reader import LogReader
 from ..runtime.metric_table import FILE_NAME as METRICS
 from . import curves, steps
 from .charts import CHARTS
-from .history import History
+from .history import STORED, History
 from .metrics import Metrics
 from .next_plan import NextPlan
 from .objective_table import table_apart
@@ -283,7 +283,7 @@ class Run:
             ("questions seen", int(seen.sum()), "questions with at least one fresh group"),
             ("ever solved", int(found.sum()), "questions with at least one right fresh completion"),
             ("retired", int(per.retired.sum()), "questions that have left replay and the fresh stream"),
-            ("stored", int((history.left == 0).sum()), "trajectories that are stored now"),
+            ("stored", int((history.trajectories["left"] == STORED).sum()), "trajectories that are stored now"),
             ("ever stored", len(history.trajectories), "trajectories that were ever stored"),
             ("replays", len(history.replays), "times that a stored trajectory entered a batch"),
         )

@@ -50,20 +50,18 @@ def generation(history: History, reader: LogReader, number: int) -> dict[str, An
 
 
 def _groups(history: History, number: int) -> list[dict[str, Any]]:
-    seen, replays, learned = history.observations, history.replays, history.learned
-    theirs, ratios = ({}, {})  # type: tuple[dict[int, list[dict[str, Any]]], dict[int, tuple[Any, Any]]]
-    places = np.flatnonzero(learned["generation"] == number)
-    values = zip(plain(learned["log_ratio"][places]), plain(learned["ess"][places]), strict=True)
-    ratios = dict(zip(learned["trajectory"][places].tolist(), values, strict=True))
-    for p in np.flatnonzero(replays["generation"] == number).tolist():
-        one = int(replays["trajectory"][p])
-        (at,) = history.places(np.array([one]))
-        correct = bool(history.trajectories["correct"][at]) if at >= 0 else True
-        ratio, ess = ratios.get(one, (None, None))
+    seen, replays = history.observations, history.replays
+    theirs: dict[int, list[dict[str, Any]]] = {}
+    places = np.flatnonzero(replays["generation"] == number)
+    values = zip(plain(replays["log_ratio"][places]), plain(replays["ess"][places]), strict=True)
+    for p, at, (ratio, ess) in zip(
+        places.tolist(), history.places_of(replays["trajectory"][places]).tolist(), values, strict=True
+    ):
         theirs.setdefault(int(replays["question"][p]), []).append(
             {
-                "id": str(one), "age": int(replays["age"][p]), "moment": replays.words["moment"][int(replays["moment"][p])],
-                "log_ratio": ratio, "ess": ess, "correct": correct,
+                "id": str(replays["trajectory"][p]), "age": int(replays["age"][p]),
+                "moment": replays.words["moment"][int(replays["moment"][p])], "log_ratio": ratio, "ess": ess,
+                "correct": bool(history.trajectories["correct"][at]) if at >= 0 else True,
             }
         )  # fmt: skip
     names = ("question", "successes", "scorable", "unscorable", "replayed")

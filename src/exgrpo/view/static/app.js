@@ -68,6 +68,8 @@ async function render(keepScroll = false) {
 		field.focus();
 		field.setSelectionRange(focus, focus);
 	}
+	if (state.toSearch) document.getElementById("search")?.focus();
+	state.toSearch = false;
 	document.body.dataset.ready = location.hash || "#";
 	document.title = [(view.querySelector("h1") || view).textContent.slice(0, 60), ...state.runs.map((run) => run.name), "exgrpo"].join(" · ");
 }
@@ -136,9 +138,10 @@ document.addEventListener("keydown", (event) => {
 	else if (event.key === "/") { event.preventDefault(); toSearch(); }
 });
 
-async function toSearch() {
-	if (state.place !== "questions") { state.go("questions", {}); await render(); }
-	document.getElementById("search")?.focus();
+function toSearch() {
+	state.toSearch = state.place !== "questions";
+	if (state.toSearch) state.go("questions", {});
+	else document.getElementById("search")?.focus();
 }
 
 function help() {
