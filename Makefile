@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test quick check format docs docs-site release-check clean
+.PHONY: help demo test test-browser quick check format docs docs-site release-check clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,10 +22,13 @@ demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5
 	$(BIN)/exgrpo demo
 
 quick: $(STAMP)  ## the tests that take less than 0.7 seconds each, with fewer random examples
-	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow and not sharded'
+	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow and not sharded and not browser'
 
-test: $(STAMP)  ## all tests, on two processes with one thread each
-	$(PYTEST) --dist loadfile
+test: $(STAMP)  ## all tests but those in a browser, on two processes with one thread each
+	$(PYTEST) --dist loadfile -m 'not browser and not sharded'
+
+test-browser: $(STAMP)  ## the page of a run in a headless Chromium, which must be installed (apt-get install chromium chromium-driver)
+	EXGRPO_NEEDS_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/view
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
