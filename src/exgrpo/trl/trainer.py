@@ -240,6 +240,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             columns_read=lambda: columns_of_run(
                 self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
             ),
+            importance_level=self.importance_sampling_level,
         )
 
     def _provenance(self) -> Provenance:
