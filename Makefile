@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SHARDED := .venv-sharded
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test quick check format docs clean
+.PHONY: help demo test quick test-sharded check format docs clean
 
 help:  ## what there is to make
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,6 +28,18 @@ quick: $(STAMP)  ## the tests that take less than two seconds each, with fewer r
 test: $(STAMP)  ## all tests, on two processes with one thread each
 	$(PYTEST) --dist loadfile
 
+$(SHARDED)/.installed: pyproject.toml constraints.txt
+	test -x $(SHARDED)/bin/python || $(PYTHON) -m venv $(SHARDED)
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed || \
+	  { echo "make test-sharded: DeepSpeed cannot be installed here (it needs a C++ compiler and the package index)." >&2; exit 1; }
+	touch $@
+
+test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (15 minutes on 2 cores)
+	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(SHARDED)/extensions PATH=$(CURDIR)/$(SHARDED)/bin:$$PATH OMP_NUM_THREADS=1 \
+	  python -m pytest -m sharded tests/sharded
+
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -43,4 +56,4 @@ docs: $(STAMP)  ## regenerate what is generated from the code
 	$(BIN)/python tools/evidence.py --write
 
 clean:  ## the virtual environment, and what tools leave behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SHARDED) .pytest_cache .mypy_cache .ruff_cache

@@ -4,7 +4,7 @@ OUTPUT/rank-N.json.
 Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 
 Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
-(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`.
+(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be).
 """
 
 import faulthandler
@@ -19,6 +19,7 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
+from exgrpo.errors import ExGRPOError
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
 from tests.support import harness as h
@@ -83,9 +84,18 @@ def main() -> None:
     faulthandler.dump_traceback_later(int(os.environ.get("DUMP_TRACEBACK_AFTER", "1140")))
     torch.set_num_threads(1)
     sharded.fsdp_on_cpus()
-    results = [job(output, options) for options in jobs]
+    results = [refused(output, options) if options.pop("refused", False) else job(output, options) for options in jobs]
     rank = PartialState().process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(results))
+
+
+def refused(output: Path, options: dict) -> dict:
+    """A run that must be refused; why it was, on this process."""
+    try:
+        job(output, options)
+    except ExGRPOError as error:
+        return {"world": PartialState().num_processes, "refused": str(error)}
+    raise AssertionError(f"not refused: {options}")
 
 
 def job(output: Path, options: dict) -> dict:
