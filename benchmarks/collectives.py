@@ -1,9 +1,9 @@
 """What replay sends between processes in a step: bytes that each gets, time and memory, on gloo; and what follows for many.
 
-Usage: python benchmarks/collectives.py [--ranks 2 4 8] [--rows 64] [--tokens 4096 8192 32768] [--out FILE]
+Usage: python benchmarks/collectives.py [--ranks 2 4 8] [--rows 64] [--tokens 4096 32768] [--folder FOLDER]
 
-A step of `rows` completions in groups of 8, of which a share is stored; half of the groups hold a replayed one. `to all` is what 0.2.0 did: objects gathered by
-every process, and broadcast to every process.
+A step of `rows` completions in groups of 8, of which a share is stored; half of the groups hold a replayed one. `to_all` is
+what 0.2.0 did: objects gathered by every process, and broadcast to every process.
 """
 
 import argparse
@@ -28,7 +28,6 @@ from exgrpo.runtime.following import stored
 from exgrpo.runtime.row_stats import RowStats
 from exgrpo.runtime.shared_store import heads_of, hold, remote
 from exgrpo.trl.comm import AccelerateComm
-
 
 REPLAYED = 16  # one row in so many: half of the groups of 8
 
