@@ -9,7 +9,9 @@ import torch
 from datasets import Dataset
 
 from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError
+from exgrpo.runtime.checkpoint import how_to_take_weights
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+from exgrpo.trl.checks import report_sharding
 from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 
@@ -316,6 +318,27 @@ def test_no_body_of_the_host_is_copied():
     for name, member in (item for cls in ours for item in vars(cls).items()):
         if inspect.isfunction(member) and hasattr(GRPOTrainer, name):
             assert "super()." in inspect.getsource(member), name
+
+
+def test_fsdp_that_is_not_there_is_said(tmp_path, caplog):
+    """Accelerate leaves CPUs out and trains on, unsharded, in silence. (The host refuses fsdp with one process.)"""
+    trainer = h.trainer(h.config(tmp_path), h.questions(16))
+    report_sharding(trainer)
+    assert not caplog.records
+    trainer.args.fsdp = True
+    report_sharding(trainer)
+    assert "fsdp=True is set, but the model is not sharded" in caplog.text
+
+
+def test_how_to_take_weights_names_what_merges_them(tmp_path):
+    whole, parts, zero = (tmp_path / name for name in ("whole", "parts", "zero"))
+    (parts / "pytorch_model_fsdp_0").mkdir(parents=True)
+    for path in (whole / "model.safetensors", parts / "exgrpo-rank-0.safetensors", zero / "zero_to_fp32.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert how_to_take_weights(str(whole)) == f"from the checkpoint's weights (model={str(whole)!r})"
+    assert f"`accelerate merge-weights {parts}/pytorch_model_fsdp_0 FOLDER`" in how_to_take_weights(str(parts))
+    assert f"`python {zero}/zero_to_fp32.py {zero} FOLDER`" in how_to_take_weights(str(zero))
 
 
 def test_duplicates_and_the_deciding_function_are_reported(tmp_path, caplog):
