@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SHARDED := .venv-sharded
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-browser quick check format docs docs-site release-check clean
+.PHONY: help demo test test-browser test-sharded quick check format docs docs-site release-check clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +30,18 @@ test: $(STAMP)  ## all tests but those in a browser, on two processes with one t
 
 test-browser: $(STAMP)  ## the page of a run in a headless Chromium, which must be installed (apt-get install chromium chromium-driver)
 	EXGRPO_NEEDS_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/view
+
+$(SHARDED)/.installed: pyproject.toml constraints.txt
+	test -x $(SHARDED)/bin/python || $(PYTHON) -m venv $(SHARDED)
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed || \
+	  { echo "make test-sharded: DeepSpeed cannot be installed here (it needs a C++ compiler and the package index)." >&2; exit 1; }
+	touch $@
+
+test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (15 minutes on 2 cores)
+	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(SHARDED)/extensions PATH=$(CURDIR)/$(SHARDED)/bin:$$PATH OMP_NUM_THREADS=1 \
+	  python -m pytest -m sharded tests/sharded
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
@@ -54,4 +67,4 @@ release-check: $(STAMP)  ## what a release would ship: versions, notes, files, l
 	$(BIN)/python -m tools.release
 
 clean:  ## the virtual environment, and what tools leave behind
-	rm -rf $(VENV) .venv-docs site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SHARDED) .venv-docs site .pytest_cache .mypy_cache .ruff_cache
