@@ -25,6 +25,7 @@ COMMANDS = {
     "view": ("exgrpo.cli.view", "look at a run in a browser: curves, questions, steps; or write it to one file"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
+    "data": ("exgrpo.cli.data", "questions in the layout that verl reads"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
     "explain": ("exgrpo.cli.explain", "what a preset would replay in a step, and how hard it would push"),
     "bench": ("exgrpo.lab.bench", "what replay costs on this machine: a step, the buffer, the log"),
