@@ -78,8 +78,8 @@ def test_it_comes_back_bit_by_bit(log, folder):
     with LogReader(log) as reader:
         source = source_of(reader)
         assert found.log == reader.id
-        retirement_stays = [replace(q, retired=False) for q in source.questions]  # it is for a resumed run only
-        assert list(found.source.questions) == retirement_stays
+        assert list(found.source.questions) == list(source.questions)
+        assert any(question.retired for question in source.questions)
         assert [k.origin for k in found.source.trajectories] == [k.origin for k in source.trajectories]
 
 

@@ -273,7 +273,7 @@ def test_upkeep_of_a_run_with_any_options(tmp_path, options):
     with LogReader(path) as reader:
         export(reader, tmp_path / "out")
     import_folder(tmp_path / "out", path)
-    merge([path, path], tmp_path / "merged.db")
+    merge([path], tmp_path / "merged.db")
     assert verify(path) == []
     assert verify(tmp_path / "merged.db") == []
 

@@ -193,7 +193,7 @@ def _questions(pa: Any, pq: Any, folder: Path, version: int) -> Iterator[KnownQu
             if spread is not None and not 0 <= spread < np.inf:
                 raise _not_as_it_must_be(path, f"{where}a spread of {spread} cannot be")
             facts = QuestionFacts(**{name: values[name] for name in QuestionFacts.__dataclass_fields__})
-            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread)
+            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread, bool(values["retired"]))
 
 
 class _Rows:

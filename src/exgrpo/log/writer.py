@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ExperienceLogError
+from ..errors import ExperienceLogError, LogInUseError
 from ..experience.events import Admitted, Began, Event, Planned, PlannerState
 from ..experience.trajectory import Trajectory
 from . import schema
 from .codec import rows_of
 from .commits import Commit, Kept
-from .connection import WriterLock, connect, create, explained, now, synchronous_of
+from .connection import WriterLock, connect, create, explained, now, put_in_place, synchronous_of, usable
+from .filesystem import is_shared
 from .question_map import NONE, QuestionMap
 from .reader import LogReader
-from .records import Branch, Position, Provenance, Questions, Span
+from .records import Branch, Position, Provenance, Questions, Span, storable
 from .snapshot import packed
 from .store import StoredTrajectories
 
@@ -52,7 +53,8 @@ class LogWriter:
     """
 
     def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
-        self.path = Path(path).resolve()  # one lock for all names of a file
+        with usable(Path(path)):
+            self.path = Path(path).resolve()  # one lock for all names of a file
         self.questions = questions
         self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
         self._lock = WriterLock(self.path)
@@ -81,7 +83,9 @@ class LogWriter:
             listed = ((number, facts.key) for number, facts in self.reader.questions())
             self.question_map = QuestionMap(self.questions.keys, listed)
             self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
-            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
+            self._end = self.reader.end()
+            self._next_seq = max([self._end + 1, *(b.first_seq for b in self.reader.branches.values())])
+            self._file = _identity(self.path)
             undo.pop_all()
 
     @property
@@ -126,8 +130,8 @@ class LogWriter:
         fork = parent.seq if parent is not None else None
         self.origin = self._number_of_origin(origin)
         row = (
-            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, note, now(),
-            os.getpid(), socket.gethostname(),
+            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, storable(note),
+            now(), os.getpid(), socket.gethostname(),
         )  # fmt: skip
         self._gathered.add("branch", *row)
         reader.branches[number] = Branch(*row)
@@ -277,7 +281,7 @@ class LogWriter:
         data = None if snapshot is None else packed(self.question_map.snapshot_for_log(snapshot))
         commit = self._gathered.finished(row, data, checkpoint)
         self._write(commit)
-        self._next_seq = seq + 1
+        self._next_seq, self._end = seq + 1, seq
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
         self._gathered, self._last_state = Commit(), state
         return self.position
@@ -293,11 +297,52 @@ class LogWriter:
         connection = self._connection
         with explained(self.path, doing):
             connection.execute(f"PRAGMA synchronous = {self._synchronous[durable]}")
+            self._check_file()
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._check_end()
                 yield
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    def _check_file(self) -> None:
+        """Is it still the file that is written? The system writes on into one that has no name any more, or another.
+
+        Raises:
+            ExperienceLogError: it is not; where it was deleted or moved, a copy of it is made in its place.
+        """
+        found = _identity(self.path)
+        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems number anew
+            return
+        kept = "What was committed before is in the file that was there: put that back"
+        if found is None and self.path.parent.is_dir():
+            with contextlib.suppress(ExperienceLogError, OSError, sqlite3.Error):
+                copy = self.path.with_name(f".{self.path.name}.kept")
+                self.copy_to(copy)
+                put_in_place(copy, self.path)
+                kept = "What was committed before is in a copy that was made in its place"
+        raise ExperienceLogError(
+            f"{self.path} was {'deleted or moved' if found is None else 'replaced'} while this run was writing it. {kept}. "
+            "Then resume from the last checkpoint."
+        )
+
+    def _check_end(self) -> None:
+        """Does this writer write alone? A lock file that was deleted keeps nobody out."""
+        if (end := self.reader.end()) != self._end:
+            raise LogInUseError(
+                f"another process has written to {self.path} (up to event {end}, after {self._end} of this one), although this "
+                f"one held its lock: was {self._lock.path.name}.lock deleted? Stop one of the two, and resume this run from "
+                "its last checkpoint, or with another output_dir (or experience_log)."
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that has a name now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
