@@ -4,7 +4,17 @@ import importlib.util
 
 import pytest
 
-NEEDS_VERL = ["local.py", "cpu.py", "test_contract.py", "test_loss.py", "test_trainer.py", "test_launch.py"]
+NEEDS_VERL = [
+    "local.py",
+    "cpu.py",
+    "ordered.py",
+    "agent.py",
+    "adapter.py",
+    "test_contract.py",
+    "test_loss.py",
+    "test_trainer.py",
+    "test_launch.py",
+]
 collect_ignore = [] if importlib.util.find_spec("verl") else NEEDS_VERL
 
 

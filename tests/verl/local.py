@@ -45,9 +45,8 @@ class MemoryQueue:
 
     def kv_batch_get(self, keys, partition_id, select_fields=None):
         rows = [self.fields[partition_id][key] for key in keys]
-        names = {frozenset(row) for row in rows}
-        assert len(names) == 1 or select_fields, "rows with different fields"
-        wanted = [name for name in (select_fields or rows[0]) if name in rows[0]]
+        everywhere = [name for name in rows[0] if all(name in row for row in rows)]  # as the queue does
+        wanted = [name for name in (select_fields or everywhere) if name in everywhere]
         return TensorDict({name: _column([row[name] for row in rows]) for name in wanted}, batch_size=[len(rows)])
 
     def kv_list(self, partition_id=None):

@@ -94,7 +94,7 @@ def overrides(folder: Path, **more) -> list[str]:
     for name, value in more.items():
         path = name.replace("__", ".")
         known = {key.lstrip("+"): key for key in settings}
-        prefix = "+" if path.startswith("exgrpo.") else ""
+        prefix = "+" if path.startswith("exgrpo.") else ""  # what verl's own configuration has not
         settings[known.get(path, prefix + path)] = value
     return [f"{name}={_text(value)}" for name, value in settings.items() if value is not None]
 

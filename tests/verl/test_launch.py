@@ -125,7 +125,10 @@ def test_a_killed_and_resumed_run_has_the_events_of_an_uninterrupted_one(whole, 
 
 def test_without_replay_the_parameters_are_those_of_stock_verl(root):
     size = {**RUN, "trainer__total_training_steps": 3, "trainer__save_freq": 3}
-    nothing = {"exgrpo__start_pass_at_1": None}
+    nothing = {
+        "exgrpo__start_pass_at_1": None, "trainer__v1__sampler__custom_sampler__path": "pkg://tests.verl.ordered",
+        "trainer__v1__sampler__custom_sampler__name": "Ordered",
+    }  # fmt: skip
     ran(launch(root / "ours", 1, **size, **nothing, exgrpo__preset="on-policy"), root / "ours")
     stock = {**nothing, "exgrpo__replay_metrics": None, "trainer__v1__trainer_mode": "sync"}
     ran(launch(root / "stock", 1, **size, **stock), root / "stock")

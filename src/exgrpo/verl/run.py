@@ -272,7 +272,7 @@ class Run:
             metrics["replay/reward_mixed"] = float(scored.rewards.nanmean())
         replaced = [key for key in batch.keys if layout.row_of[key] in scored.batch.stored]
         batch = put_stored(batch, batch.keys[0], self._stored_rows(dataset))
-        return self._without(batch, replaced)
+        return self._in_order(batch, replaced)
 
     def _fresh(self, batch: KVBatchMeta) -> FreshRows:
         rows = len(self.step.batch.plan.questions) * self.num_generations
@@ -307,13 +307,15 @@ class Run:
             self.layout.row_of[key] = row
         return found
 
-    def _without(self, batch: KVBatchMeta, keys: Sequence[str]) -> KVBatchMeta:
-        if not keys:
-            return batch
-        tq.kv_clear(keys=list(keys), partition_id=batch.partition_id)
-        for key in keys:
+    def _in_order(self, batch: KVBatchMeta, without: Sequence[str]) -> KVBatchMeta:
+        """Return the rows in the order of the plan, whatever the order in which they arrived: what is learned does not depend on
+        it then. Some are thrown away."""
+        if without:
+            tq.kv_clear(keys=list(without), partition_id=batch.partition_id)
+        for key in without:
             del self.layout.row_of[key]
-        return batch.select_keys([key for key in batch.keys if key not in set(keys)])
+        rows = self.layout.row_of
+        return batch.select_keys(sorted((key for key in batch.keys if key in rows), key=rows.__getitem__))
 
     def record(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
         """Write down log-probs and entropies of all rows, put those of the behaviour policy in place for stored ones, and
