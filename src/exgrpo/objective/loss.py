@@ -19,7 +19,7 @@ from torch import Tensor
 from ..config import CORRECTIONS, ObjectiveConfig
 from ..errors import ConfigurationError
 from ..registry import register
-from .stats import RatioStats, ratio_stats
+from .stats import RatioStats, of_sequences, ratio_stats
 
 MAX_LOG_RATIO = 20.0
 """PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
@@ -82,12 +82,6 @@ def log_ratio(logps: Tensor, behaviour_logps: Tensor, mask: Tensor) -> Tensor:
     """Return log w, exactly 0 outside the mask, whatever stands there; float32 at least. All (B, T)."""
     dtype = torch.promote_types(logps.dtype, torch.float32)
     return torch.where(mask.bool(), logps.to(dtype) - behaviour_logps.to(dtype), 0.0)
-
-
-def of_sequences(log_w: Tensor, tokens: Tensor) -> Tensor:
-    """Return the mean of each row over its tokens, on each of them; 0 elsewhere. All (B, T)."""
-    means = log_w.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)
-    return torch.where(tokens, means, 0.0)
 
 
 def fresh_loss(

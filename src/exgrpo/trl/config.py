@@ -372,7 +372,7 @@ class ExGRPOConfig(GRPOConfig):
             (
                 self.loss_type not in MIXED_LOSS_TYPES,
                 f"loss_type={self.loss_type!r}",
-                NOT_MIXED.get(self.loss_type, ""),
+                NOT_MIXED.get(str(self.loss_type), ""),
                 f"loss_type to one of {', '.join(MIXED_LOSS_TYPES)}",
             ),
             (

@@ -11,7 +11,7 @@ from ..experience.buffer import ExperienceBuffer
 from ..experience.difficulty import UNKNOWN, tier_of
 from ..experience.questions import NEVER
 from ..replay import expected_count
-from ..replay.sampling import bucket_probabilities, pools_of, weights_of
+from ..replay.sampling import Pool, bucket_probabilities, pools_of
 from .history import UNSEEN, History
 from .options import configs_of, of_the_user, options_in
 
@@ -74,31 +74,27 @@ class NextPlan:
         batch = int(rows["questions"][-1])
         share = self.config.replay_probability if self.config.mixing == "coin" else self.config.replay_share
         self.wanted = float(expected_count(batch, share))
-        sampler = QUESTION_SAMPLERS[self.config.question_choice]
-        pools = pools_of(buffer, sampler, self.config, self._history.step)
-        available = sum(int(pool.strata.sizes.sum()) for pool in pools)
+        pools = [pool for pool in pools_of(buffer, self.config, self._history.step) if pool.room.any()]
+        available = sum(int(pool.room.sum()) for pool in pools)
         for pool in pools:
-            sizes = pool.strata.sizes
-            log_weights = np.where(sizes > 0, weights_of(sampler, pool.strata), np.nan)
-            if sampler.traits["per_question"] or not sizes.sum():
-                self._each(pool, log_weights, sizes, available)
-                continue
-            uniform = sampler.traits["uniform"]
-            chances = sizes / sizes.sum() if uniform else bucket_probabilities(log_weights, sizes)
-            wanted = self.wanted * sizes.sum() / max(1, available)
-            for stratum in np.flatnonzero(sizes).tolist():
-                members = pool.members(stratum)
-                self.weight[members] = chances[stratum]
-                self.chance[members] = min(1.0, wanted * chances[stratum] / sizes[stratum])
+            wanted = self.wanted * pool.room.sum() / available
+            if pool.of_buckets is None:
+                self._each(pool, wanted)
+            else:
+                self._by_bucket(pool, pool.of_buckets, wanted)
 
-    def _each(self, pool: Any, log_weights: Array, sizes: Array, available: int) -> None:
-        questions = pool.strata.questions
-        if questions is None or not len(questions):
-            return
-        weights = np.exp(log_weights - np.nanmax(log_weights)) * sizes
-        share = np.nan_to_num(weights / np.nansum(weights))
-        self.weight[questions] = share
-        self.chance[questions] = np.minimum(1.0, self.wanted * sizes.sum() / max(1, available) * share)
+    def _by_bucket(self, pool: Pool, of_buckets: Array, wanted: float) -> None:
+        weights = np.where(np.isfinite(of_buckets), 0.0, -np.inf) + np.log(np.maximum(pool.room, 1))
+        chances = bucket_probabilities(weights if pool.uniform else of_buckets, pool.room)
+        for bucket in np.flatnonzero(pool.room).tolist():
+            members = pool.ready == bucket
+            self.weight[members] = chances[bucket]
+            self.chance[members] = min(1.0, wanted * chances[bucket] / pool.room[bucket])
+
+    def _each(self, pool: Pool, wanted: float) -> None:
+        share = bucket_probabilities(pool.log_weights, pool.room)
+        self.weight[pool.candidates.numbers] = share
+        self.chance[pool.candidates.numbers] = np.minimum(1.0, wanted * share)
 
     def of(self, question: int) -> dict[str, Any]:
         """For people: bucket, weight, probability, or why there are none."""
