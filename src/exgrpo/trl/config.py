@@ -44,10 +44,17 @@ NOT_IN_GENERATION: dict[str, tuple[Any, str]] = {
     "return_dict_in_generate": (False, "the trainer takes token ids alone. Leave it out"),
 }
 """Names in `generation_kwargs` with the one value that they may have, and why no other."""
-MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 METHOD_DEFAULTS = {"loss_type": "dr_grpo", "scale_rewards": "none", "disable_dropout": True, "skip_rows": None}
 """Options of the trainer whose default is the method's, or ours, unless `keep_trl_defaults`."""
 TRL_DEFAULTS = {f.name: f.default for f in fields(GRPOConfig) if f.name in METHOD_DEFAULTS} | {"skip_rows": False}
+MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo", "cispo")
+NOT_MIXED = {
+    "bnpo": "it is normalised by the tokens of a micro-batch, so the loss would depend on how a batch is cut",
+    "luspo": "it lets a completion weigh by its length, and the replayed term has no such weight",
+    "sapo": "its gate is made of the ratio to the policy that samples now, which did not sample stored completions",
+    "vespo": "its weight of a completion is made of the ratio to the policy that samples now, which did not sample stored ones",
+}
+"""Loss types that cannot be combined with replay, and why."""
 
 
 def _core(name: str) -> Any:
@@ -78,7 +85,7 @@ class ExGRPOConfig(GRPOConfig):
         metadata={
             "default": METHOD_DEFAULTS["loss_type"],
             "help": "Loss of TRL's GRPOTrainer. With replay: 'dr_grpo' (the method's: sum over tokens divided by "
-            "completions times max_completion_length), 'grpo' or 'dapo'. Without replay: any of TRL's.",
+            "completions times max_completion_length), 'grpo', 'dapo' or 'cispo'. Without replay: any of TRL's.",
         },
     )
     scale_rewards: str | None = field(
@@ -365,14 +372,8 @@ class ExGRPOConfig(GRPOConfig):
             (
                 self.loss_type not in MIXED_LOSS_TYPES,
                 f"loss_type={self.loss_type!r}",
-                "its ratio or its normaliser is not defined for replayed tokens, or depends on how a batch is cut",
+                NOT_MIXED.get(str(self.loss_type), ""),
                 f"loss_type to one of {', '.join(MIXED_LOSS_TYPES)}",
-            ),
-            (
-                self.importance_sampling_level != "token",
-                f"importance_sampling_level={self.importance_sampling_level!r}",
-                "the correction of replayed tokens is per token",
-                "importance_sampling_level='token'",
             ),
             (
                 self.scale_rewards not in ("none", "group"),
