@@ -2,8 +2,8 @@
 
     python benchmarks/verl_driver.py --rows 512 --tokens 8192     (in the environment of `make test-verl`)
 
-Measured are the processor seconds of the driver in each phase of a step, with half of the questions replayed. Reading and writing the queue
-is a copy here; under Ray it is a transfer beside it, of the columns that are named in the result.
+Measured are the processor seconds of the driver in each phase of a step, with half of the questions replayed. Reading and
+writing the queue is a copy here; under Ray it is a transfer beside it, of the columns that are named in the result.
 """
 
 import argparse
@@ -20,16 +20,16 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tensordict import TensorDict  # noqa: E402
-from transfer_queue import KVBatchMeta  # noqa: E402
-
 import pytest  # noqa: E402
-from exgrpo.verl.options import VerlOptions  # noqa: E402
-from exgrpo.verl.run import Run  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
 from tests.verl.local import MemoryQueue, configuration  # noqa: E402
 from tests.verl.support import overrides, save_questions  # noqa: E402
+from transfer_queue import KVBatchMeta  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 from verl.trainer.ppo.utils import create_rl_dataset  # noqa: E402
+
+from exgrpo.verl.options import VerlOptions  # noqa: E402
+from exgrpo.verl.run import Run  # noqa: E402
 
 K = 8
 
@@ -49,7 +49,9 @@ def simulate(rows: int, tokens: int, steps: int) -> dict[str, dict[str, float]]:
             )
         )  # fmt: skip
         tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
-        dataset = create_rl_dataset(config.data.train_files, config.data, tokenizer, None, is_train=True, max_samples=-1)
+        dataset = create_rl_dataset(
+            config.data.train_files, config.data, tokenizer, None, is_train=True, max_samples=-1
+        )
         given = {"start_pass_at_1": 0.0, "entropy_refresh": "stored"}
         run = Run(config, VerlOptions.of(given), tokenizer, SimpleNamespace())
         run.read_questions(dataset)
@@ -118,7 +120,15 @@ def main() -> None:
     result = {
         "tokens": args.tokens,
         "steps": args.steps,
-        "columns_read": ["prompts", "responses", "response_mask", "rm_scores", "extra_fields", "old_log_probs", "entropy"],
+        "columns_read": [
+            "prompts",
+            "responses",
+            "response_mask",
+            "rm_scores",
+            "extra_fields",
+            "old_log_probs",
+            "entropy",
+        ],
         "seconds": {str(rows): {**phases, "all": round(sum(phases.values()), 4)} for rows, phases in found.items()},
     }
     path = ROOT / "benchmarks" / "results" / "verl_driver.json"
