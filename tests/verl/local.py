@@ -4,6 +4,7 @@ The trainer, the loss of the workers, the batches, the advantages and the loop a
 carries them: the queue, the workers, and the rollout engine.
 """
 
+import os
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -238,7 +239,9 @@ def run(monkeypatch, options, script, trainer_cls=LocalTrainer):
     queue = MemoryQueue()
     queue.install(monkeypatch)
     monkeypatch.setattr(trainer_cls, "queue", queue, raising=False)
-    trainer = trainer_cls(configuration(options))
+    config = configuration(options)
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", os.devnull)
+    trainer = trainer_cls(config)
     trainer.init()
     trainer.fit(Rollouts(trainer, script))
     return trainer
