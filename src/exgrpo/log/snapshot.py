@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..config import ReplayConfig
 from ..errors import ConfigurationError
-from ..experience.replayed import BY_QUESTION, FILL, OF_QUESTIONS
+from ..experience.replayed import BY_QUESTION, FILL, OF_QUESTIONS, OF_VARIANCE
 from .records import Provenance
 
 NONE = -1
@@ -57,7 +57,7 @@ def translated(arrays: Arrays, num_questions: int, indices: NDArray[np.int32] | 
     found = dict(arrays)
     seen = found.pop("seen")
     seen = seen if indices is None else indices[seen]
-    for name in BY_QUESTION:
+    for name in found.keys() & set(BY_QUESTION):
         rows = found[name]
         found[name] = np.full((num_questions, *rows.shape[1:]), FILL.get(name, 0), rows.dtype)
         found[name][seen] = rows
@@ -68,11 +68,11 @@ def translated(arrays: Arrays, num_questions: int, indices: NDArray[np.int32] | 
 
 def differences(found: Arrays, wanted: Arrays) -> list[str]:
     """In which arrays a snapshot differs from the one that a buffer makes. Those of 0.2.0, which held `pools` too, counted
-    replays otherwise."""
+    replays otherwise; earlier ones held nothing of the variance of groups."""
     different = []
     for name, array in wanted.items():
         other = found.get(name)
-        if name == "replays" and "pools" in found:
+        if (name == "replays" and "pools" in found) or (name in OF_VARIANCE and name not in found):
             continue
         equal_nan = array.dtype.kind == "f"
         if other is None or other.shape != array.shape or not np.array_equal(other, array, equal_nan=equal_nan):

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..replay import StepPlan
+from ..replay import Prefix, StepPlan
 from .batch import ReplayBatch, ScoredBatch
 from .row_stats import RowStats
 
@@ -194,7 +194,8 @@ def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "replays": [[choice.serial for choice in choices] for choices in plan.replays],
         "replayed": plan.replayed.tolist(),
         "added": [choice.serial for choice in plan.added],
-        "counted": [plan.refused, plan.expired, plan.returned],
+        "counted": [plan.refused, plan.expired, plan.returned, plan.skipped],
+        "prefixes": [[group, prefix.choice.serial, prefix.length] for group, prefix in plan.prefixes.items()],
         "num_generations": batch.num_generations,
         "offset": batch.offset,
         "size": batch.size,
@@ -219,9 +220,8 @@ def serials_of(saved: SavedBlock) -> list[int]:
     """Return the serials of the stored trajectories that a saved iteration holds."""
     assert saved.about is not None
     about = saved.about
-    return sorted(
-        {*(s for group in about["replays"] for s in group), *(s for _, s, _ in about["stored"]), *about["added"]}
-    )
+    in_groups = {serial for group in about["replays"] for serial in group} | {s for _, s, _ in about["stored"]}
+    return sorted({*in_groups, *about["added"], *(serial for _, serial, _ in about.get("prefixes", ()))})
 
 
 def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> SavedStep:
@@ -230,10 +230,12 @@ def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device
     assert about is not None
     replays = tuple(tuple(choices[serial] for serial in group) for group in about["replays"])
     added = tuple(choices[serial] for serial in about["added"])
+    prefixes = {group: Prefix(choices[serial], length) for group, serial, length in about.get("prefixes", ())}
     plan = StepPlan(
         about["generation"], about["step"], arrays["questions"].numpy(), replays, np.array(about["replayed"], bool), added,
         about["refilled"], about["idle"], *about["counted"],
     )  # fmt: skip
+    plan = replace(plan, prefixes=prefixes)
     stored = {row: (choices[serial], stage) for row, serial, stage in about["stored"]}
     laid_out = ReplayBatch.of_plan(plan, about["num_generations"], about["offset"], about["size"])
     batch = replace(laid_out, stored=stored)

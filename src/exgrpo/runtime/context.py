@@ -89,6 +89,7 @@ class RunContext:
         decode: token ids -> texts.
         bounds: what token ids and rewards must fit into.
         columns_read: columns of the data that the run depends on; None where that cannot be told.
+        longest_prefix: trajectories -> how many of their first tokens a group may begin with.
     """
 
     config: ReplayConfig
@@ -115,3 +116,4 @@ class RunContext:
     decode: Decoder
     bounds: Callable[[], Bounds]
     columns_read: Callable[[], frozenset[str] | None]
+    longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]]

@@ -24,7 +24,7 @@ from .checkpoint import SavedStep
 from .comm import Comm
 from .context import RunContext
 from .encoder import EmbeddingAhead
-from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, prefix_metrics, push_metrics
 from .row_stats import SCORES, RowStats
 from .session import ExperienceSession
 from .timing import Stopwatch
@@ -110,7 +110,7 @@ class ReplayStep:
         fresh = weighted(rewards, context.reward_weights, k)
         outcomes = context.correctness.outcomes(rewards, k)
         groups = batch.groups(outcomes, fresh.float().cpu().numpy())
-        self.metrics = fresh_metrics(outcomes, set(batch.stored))
+        self.metrics = fresh_metrics(outcomes, batch.other_rows) | prefix_metrics(batch, outcomes)
         self.batch = batch = batch.with_rescues(planner.rescue(batch.plan, outcomes, context.score))
         for row, (choice, _) in batch.stored.items():
             rewards[row] = torch.as_tensor(choice.trajectory.rewards.copy(), dtype=rewards.dtype)
@@ -235,7 +235,7 @@ class ReplayStep:
         stats, new = RowStats.concatenate([one for one, _ in gathered]), NewRows.merge([one for _, one in gathered])
         self._update(stats)
         planner.learned(plan, trained(self.batch, stats))
-        metrics = loss_metrics(stats, self.batch.replayed_rows)
+        metrics = loss_metrics(stats, self.batch.replayed_rows, self.batch.prefixed_rows)
         metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
         groups = self.scored.groups if self._embedding is not None else ()
         metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))

@@ -101,6 +101,13 @@ class ExGRPOConfig(GRPOConfig):
     on_policy_start: float | None = _core("on_policy_start")
     on_policy_step: float | None = _core("on_policy_step")
     on_policy_floor: float | None = _core("on_policy_floor")
+    prefix_length: str | None = _core("prefix_length")
+    prefix_range: list[float] | None = _core("prefix_range")  # noqa: RUF009
+    prefix_steps: int | None = _core("prefix_steps")
+    prefix_aim: float | None = _core("prefix_aim")
+    prefix_max_accuracy: float | None = _core("prefix_max_accuracy")
+    prefix_before_answer: bool | None = _core("prefix_before_answer")
+    admit_prefixed: bool | None = _core("admit_prefixed")
     question_choice: str | None = _core("question_choice")
     mu: float | None = _core("mu")
     sigma: float | None = _core("sigma")
@@ -117,6 +124,8 @@ class ExGRPOConfig(GRPOConfig):
     entropy_refresh: str | None = _core("entropy_refresh")
     max_entropy_age: int | None = _core("max_entropy_age")
     entropy_candidates: int | None = _core("entropy_candidates")
+    age_decay: float | None = _core("age_decay")
+    advantage: str | None = _core("advantage")
     start_pass_at_1: float | None = _core("start_pass_at_1")
     start_completions: int | None = _core("start_completions")
     start_step: int | None = _core("start_step")
@@ -139,6 +148,11 @@ class ExGRPOConfig(GRPOConfig):
     eviction: str | None = _core("eviction")
     store_truncated: bool | None = _core("store_truncated")
     logp_dtype: str | None = _core("logp_dtype")
+    skip: str | None = _core("skip")
+    skip_explore: float | None = _core("skip_explore")
+    skip_floor_solved: float | None = _core("skip_floor_solved")
+    skip_floor_hopeless: float | None = _core("skip_floor_hopeless")
+    retest_passes: int | None = _core("retest_passes")
     correction: str | None = _core("correction")
     shaping_beta: float | None = _core("shaping_beta")
     truncation: float | None = _core("truncation")
@@ -261,11 +275,11 @@ class ExGRPOConfig(GRPOConfig):
             )
         if self.loss_type not in LOSS_TYPES:
             raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
-        if self.experience_from is not None and (not replay.active or not self.keeps_log):
-            why = "nothing is replayed" if not replay.active else "experience_log='none'"
+        if self.experience_from is not None and (not replay.replays or not self.keeps_log):
+            why = "nothing is replayed" if not replay.replays else "experience_log='none'"
             raise ConfigurationError(
                 f"experience_from={self.experience_from!r} has no effect where {why}. Remove it, or "
-                + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
+                + ("choose a preset with replay." if not replay.replays else "leave experience_log at its default.")
             )
         self._refuse_what_generation_cannot()
         if replay.active:
@@ -385,7 +399,9 @@ class ExGRPOConfig(GRPOConfig):
                 "top_entropy_quantile=1.0",
             ),
             (
-                bool(self.mask_truncated_completions) and (self.mixing == "rescue" or bool(self.store_truncated)),
+                bool(self.mask_truncated_completions)
+                and self.mixing not in ("prefix", "none")
+                and (self.mixing == "rescue" or bool(self.store_truncated)),
                 "mask_truncated_completions=True",
                 "a stored completion that was cut at the length limit would be replayed and masked out",
                 "mask_truncated_completions=False" + ("" if self.mixing == "rescue" else ", or store_truncated=False"),
@@ -408,6 +424,6 @@ class ExGRPOConfig(GRPOConfig):
         for refused, what, why, instead in refusals:
             if refused:
                 raise ConfigurationError(
-                    f"{what} cannot be combined with replay (preset={self.preset!r}, mixing={self.mixing!r}): {why}. "
-                    f"Set {instead}, or preset='on-policy' to train without replay."
+                    f"{what} cannot be combined with replay (preset={self.preset!r}, mixing={self.mixing!r}, "
+                    f"skip={self.skip!r}): {why}. Set {instead}, or preset='on-policy' to train without replay."
                 )

@@ -57,7 +57,7 @@ def explain(args: argparse.Namespace) -> int:
     from .figures import Setting, describe
     from .text import as_text
 
-    pool = pool_of(args, replay) if replay.active else None
+    pool = pool_of(args, replay) if replay.replays else None
     k = pool.planner.num_generations if pool is not None else args.k or K
     found = describe(
         Setting(

@@ -4,10 +4,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...config import SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
@@ -32,7 +30,7 @@ TOKENS, DIMENSION, TYPES = 8, 16, 3
 class Rehearsal(ReplayPlanner):
     """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
 
-    def mark(self, slots: IntArray, records: NDArray[Any], iteration: int, step: int, stage: str) -> None:
+    def mark(self, slots: IntArray, iteration: int, step: int, stage: str) -> None:
         """Nothing: the experience stays as it is."""
 
 
@@ -101,8 +99,10 @@ class Pool:
         """What is measured inside is forgotten, and the counter of generations goes back."""
         records, generation = self.buffer.table.records, self.planner.generation
         before = {name: records[name].copy() for name in MEASURED}
+        skips = self.buffer.questions.variance.skips.copy()
         yield
         self.planner.generation = generation
+        self.buffer.questions.variance.skips[:] = skips
         for name, values in before.items():
             records[name] = values
 
@@ -145,7 +145,7 @@ def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, 
         of_gaps = next(iter(named.values()), None)
         names = [str(named.get(number, of_gaps)) for number in range(n)]
         type_names, types = np.unique(names, return_inverse=True)
-        planner = Rehearsal(config, stream_of(n), k, seed, store, types=types)
+        planner = Rehearsal(config, stream_of(n), k, seed, store, types=types, longest_prefix=lambda ts: [1] * len(ts))
         state = rebuild(reader, planner.buffer)
     planner.restore(state)
     store.stand_for(planner.buffer)
