@@ -71,7 +71,7 @@ TRAJECTORY_CHOICES = Registry(
         **dict.fromkeys(
             (
                 "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile", "highest_quality",
-                "quality_tiers", "highest_entropy", "headroom",
+                "quality_tiers", "highest_entropy", "headroom", "advantage",
             ),
             "exgrpo.replay.options.choices",
         ),
@@ -81,7 +81,8 @@ TRAJECTORY_CHOICES = Registry(
 )  # fmt: skip
 ADMISSIONS = Registry(
     "admission",
-    dict.fromkeys(("correct", "all", "single_success", "quality"), "exgrpo.experience.options.admission"),
+    dict.fromkeys(("correct", "all", "single_success", "quality", "none"), "exgrpo.experience.options.admission"),
+    traits={"frozen": False},
     quality=("quality",),
 )
 RETIREMENTS = Registry(
@@ -100,6 +101,7 @@ CORRECTIONS = Registry(
     {
         "shaped": "exgrpo.objective.loss",
         **dict.fromkeys(("clip", "truncated", "none", "likelihood"), "exgrpo.objective.options.corrections"),
+        **dict.fromkeys(("second_moment", "topr", "asymre", "veto"), "exgrpo.objective.options.sequence_corrections"),
     },
     traits={"clamped": None},
 )
@@ -284,7 +286,7 @@ class ReplayConfig:
         "`newest`, `lowest_nll`, `lowest_confidence_variance` (of the probabilities of its tokens), `entropy_percentile` (a "
         "random one of those at or below the percentile `entropy_percentile` of all stored entropies), `highest_quality` "
         "(success and diversity), `quality_tiers` (a random one of a tier drawn by `quality_tier_shares`), `highest_entropy`, "
-        "or `headroom` (1-pi where its advantage is positive, pi where negative).",
+        "`headroom` (1-pi where its advantage is positive, pi where negative), or `advantage` (the largest, of either sign).",
         used_if=STORING,
     )
     entropy_percentile: float = _option(
@@ -363,7 +365,8 @@ class ReplayConfig:
     admission: str = _option(
         "correct",
         "Which scored completions are stored: `correct` ones; `all`; `single_success`: the correct one of a group that has "
-        "exactly one; `quality`: those with a quality above `min_quality`.",
+        "exactly one; `quality`: those with a quality above `min_quality`; `none` of this run, but the correct ones that "
+        "`experience_from` brings.",
         used_if=STORING,
     )
     min_quality: float = _option(
@@ -604,7 +607,10 @@ class ObjectiveConfig:
         "shaped",
         "Importance correction of replayed tokens, w = pi/pi_behaviour: `shaped` w/(w+beta) [ExGRPO, Eq. 4]; `clip` "
         "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`; `likelihood`: weighted by "
-        "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient.",
+        "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient; `second_moment`: w, "
+        "without the tokens that keep the mean of (log w)^2 above `moment_limit`; `topr`: 1 for A > 0, the truncated ratio of "
+        "the whole answer for A < 0; `asymre`: A + `asymmetry` and no ratio; `veto`: as `truncated`, without what follows a "
+        "token of w below `veto_ratio` where A < 0.",
         used_if=LEARNING,
     )
     shaping_beta: float = _option(
@@ -615,12 +621,27 @@ class ObjectiveConfig:
     truncation: float = _option(
         1.0,
         "Cap c of the truncated ratio min(w, c).",
-        used_if=every(LEARNING, one_of("correction", "truncated")),
+        used_if=every(LEARNING, one_of("correction", "truncated", "topr", "veto")),
     )
     likelihood_clamp: float = _option(
         5.0,
         "Cap of the likelihood over a uniform policy.",
         used_if=every(LEARNING, one_of("correction", "likelihood")),
+    )
+    moment_limit: float = _option(
+        0.04,
+        "Highest mean of (log w)^2 over the tokens of an answer that `second_moment` keeps.",
+        used_if=every(LEARNING, one_of("correction", "second_moment")),
+    )
+    asymmetry: float = _option(
+        0.1,
+        "By how much `asymre` lowers the baseline.",
+        used_if=every(LEARNING, one_of("correction", "asymre")),
+    )
+    veto_ratio: float = _option(
+        0.1,
+        "Below which ratio a token ends what `veto` learns from a negative answer, in (0, 1].",
+        used_if=every(LEARNING, one_of("correction", "veto")),
     )
     clip_fresh: bool = _option(True, "Whether fresh tokens keep PPO's clip; the paper's appendix removes it.")
     baseline: str = _option(
@@ -648,6 +669,9 @@ class ObjectiveConfig:
         _number(self, "truncation", 0.0, math.inf, open_low=True)
         _number(self, "likelihood_clamp", 0.0, math.inf, open_low=True)
         _number(self, "positive_weight", 0.0, math.inf, open_low=True)
+        _number(self, "moment_limit", 0.0, math.inf)
+        _number(self, "asymmetry", 0.0, math.inf)
+        _number(self, "veto_ratio", 0.0, 1.0, open_low=True)
         _boolean(self, "clip_fresh")
         _mapping(self, "rule_options")
 

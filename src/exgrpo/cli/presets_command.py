@@ -32,6 +32,7 @@ def as_json() -> str:
             "source": preset.source,
             "options": dict(preset.options),
             "defaults": {option: DEFAULTS[option] for option in preset.options},
+            "host": dict(preset.host),
         }
         for name, preset in PRESETS.items()
     }
@@ -53,6 +54,10 @@ def _block(name: str, preset: Preset, width: int) -> str:
     options = [f"{option}={value} {_beside(option, value)}" for option, value in preset.options.items()]
     changes = ", ".join(options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
+    if preset.host:
+        lines.append(
+            "sets of the trainer's own: " + ", ".join(f"{name}={value}" for name, value in preset.host.items())
+        )
     filled = [
         textwrap.fill(
             line, prose_width() - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets")

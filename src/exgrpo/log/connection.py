@@ -290,8 +290,9 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
         )
     if 1 <= version < min(schema.READABLE):
         raise ExperienceLogError(
-            f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schema "
-            f"{schema.SCHEMA_VERSION}. Nothing was changed. Export it with the version that wrote it (exgrpo experience "
+            f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schemas "
+            f"{' and '.join(map(str, schema.READABLE))}. Nothing was changed. Export it with the version that wrote it "
+            "(exgrpo experience "
             "export), and take that over here (experience_from=DIR, or exgrpo experience import RUN DIR); or start anew, with "
             "another output_dir or experience_log."
         )

@@ -36,6 +36,7 @@ class Terms:
     config: the constants of the corrections.
     epsilon: of PPO's clip.
     vocabulary: size V of the model's vocabulary, 0 if it is not known.
+    tokens: True on the replayed tokens, (B, T); None: all are.
     """
 
     log_w: Tensor
@@ -44,6 +45,7 @@ class Terms:
     config: ObjectiveConfig
     epsilon: float = 0.2
     vocabulary: int = 0
+    tokens: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def replay_loss(
     tokens = mask.bool() & replay_mask[:, None]
     log_w = log_ratio(logps, behaviour_logps, tokens)
     own_logps = torch.where(tokens, logps, 0.0).to(log_w.dtype)
-    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
+    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary, tokens)
     correction = CORRECTIONS[config.correction]
     per_token = torch.where(tokens, -_per_token(correction, terms, tokens), 0.0)
     with torch.no_grad():

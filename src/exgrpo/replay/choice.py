@@ -16,6 +16,7 @@ from ..experience.candidates import Candidates
 from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import FloatArray, IntArray, Trajectory
 from ..registry import register
+from .decay import decayed
 from .validation import checked
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[PolicyStats] | FloatArray]
@@ -26,7 +27,7 @@ the completion's own tokens)."""
 def keys_of(candidates: Candidates) -> FloatArray:
     """Return what the rule ranks by, checked, (n, W): the lowest wins, of equals the older; NaN: not known."""
     name, shape = candidates.config.trajectory_choice, candidates.held.shape
-    return checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape)
+    return decayed(checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape), candidates)
 
 
 register("trajectory_choice", "lowest_entropy", lambda c: c.entropy, measured=True)

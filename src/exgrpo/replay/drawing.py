@@ -1,7 +1,7 @@
 """Drawing: questions with trajectories that may be replayed, and members of buckets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,14 @@ def take(
     mark(chosen)
     found = map(ReplayedTrajectory, records["serial"].tolist(), trajectories, records["uses"].tolist())
     return [[next(found) for _ in group] for group in slots]
+
+
+def with_advantage(buffer: ExperienceBuffer, one: ReplayedTrajectory) -> ReplayedTrajectory:
+    """Say with what advantage a trajectory is added: as it had in its group, or as its question stands now."""
+    t, advantage = one.trajectory, one.trajectory.advantage
+    if buffer.config.advantage == "current":
+        advantage = float(t.correct) - float(buffer.questions.accuracy(np.array([t.question]))[0])
+    return replace(one, advantage=advantage)
 
 
 def mark(buffer: ExperienceBuffer, listener: Listener, slots: IntArray, iteration: int, step: int, stage: str) -> None:

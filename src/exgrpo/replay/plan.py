@@ -11,11 +11,13 @@ from ..experience.trajectory import IntArray, Trajectory
 
 @dataclass(frozen=True, eq=False)
 class ReplayedTrajectory:
-    """A stored trajectory in a batch: under which serial it is stored, what it is, and how often it had been used."""
+    """A stored trajectory in a batch: under which serial it is stored, what it is, how often it had been used, and beside the
+    groups its advantage there."""
 
     serial: int
     trajectory: Trajectory
     uses: int = 0
+    advantage: float = float("nan")
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from ..experience.quality import Diversity, admit_graded
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import Group, IntArray, Trajectory
 from .choice import Scorer
-from .drawing import Drawn, all_but_the_last, draw, mark, take
+from .drawing import Drawn, all_but_the_last, draw, mark, take, with_advantage
 from .gate import Gate
 from .idleness import why_empty
 from .plan import Rescue, StepPlan, arranged, by_group
@@ -116,7 +116,7 @@ class ReplayPlanner:
         prefixes = begin(self, drawn.slots, iteration, step) if begin else ()
         taken = [] if begin else take(self.buffer, lambda slots: self.mark(slots, iteration, step, stage), drawn.slots)
         batch = arranged(in_groups, fresh, [] if beside else taken)
-        added = tuple(one for group in taken for one in group) if beside else ()
+        added = tuple(with_advantage(self.buffer, one) for group in taken for one in group) if beside else ()
         return StepPlan(
             iteration, step, *batch, added, refilled, idle, len(drawn.refused), expired, returned or 0, len(skipped),
             by_group(prefixes, batch[2]),
@@ -179,7 +179,7 @@ class ReplayPlanner:
         config, truncated = self.config, finish_reason == "length"
         if config.capacity == 0 or not self._mixing.traits["trajectories"] or self.buffer.retired[group.question]:
             return False
-        if group.prefix and not config.admit_prefixed:
+        if self._admits.traits["frozen"] or (group.prefix and not config.admit_prefixed):
             return False
         counts = group.successes, group.scorable
         candidate = AdmissionCandidate(group.question, correct, *counts, finish_reason, np.nan, config)

@@ -194,6 +194,7 @@ def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "replays": [[choice.serial for choice in choices] for choices in plan.replays],
         "replayed": plan.replayed.tolist(),
         "added": [choice.serial for choice in plan.added],
+        "added_advantages": [choice.advantage for choice in plan.added],
         "counted": [plan.refused, plan.expired, plan.returned, plan.skipped],
         "prefixes": [[group, prefix.choice.serial, prefix.length] for group, prefix in plan.prefixes.items()],
         "num_generations": batch.num_generations,
@@ -230,6 +231,8 @@ def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device
     assert about is not None
     replays = tuple(tuple(choices[serial] for serial in group) for group in about["replays"])
     added = tuple(choices[serial] for serial in about["added"])
+    given = about.get("added_advantages") or [choice.trajectory.advantage for choice in added]
+    added = tuple(replace(choice, advantage=advantage) for choice, advantage in zip(added, given, strict=True))
     prefixes = {group: Prefix(choices[serial], length) for group, serial, length in about.get("prefixes", ())}
     plan = StepPlan(
         about["generation"], about["step"], arrays["questions"].numpy(), replays, np.array(about["replayed"], bool), added,

@@ -46,6 +46,10 @@ NOT_IN_GENERATION: dict[str, tuple[Any, str]] = {
     "return_dict_in_generate": (False, "the trainer takes token ids alone. Leave it out"),
 }
 """Names in `generation_kwargs` with the one value that they may have, and why no other."""
+HOST_DEFAULTS = {
+    name: GRPOConfig.__dataclass_fields__[name].default for preset in PRESETS.values() for name in preset.host
+}
+"""Options of the host that a preset may set, with the host's defaults."""
 MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 
 
@@ -86,6 +90,14 @@ class ExGRPOConfig(GRPOConfig):
         default=True,
         metadata={
             "help": "Whether dropout is disabled. Replay needs it: log-probs under dropout are not the policy's."
+        },
+    )
+
+    num_iterations: int | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={
+            "help": "TRL's: optimizer updates that each batch is learned from. Default: that of the preset (two-updates: 2), "
+            "else TRL's 1."
         },
     )
 
@@ -157,6 +169,9 @@ class ExGRPOConfig(GRPOConfig):
     shaping_beta: float | None = _core("shaping_beta")
     truncation: float | None = _core("truncation")
     likelihood_clamp: float | None = _core("likelihood_clamp")
+    moment_limit: float | None = _core("moment_limit")
+    asymmetry: float | None = _core("asymmetry")
+    veto_ratio: float | None = _core("veto_ratio")
     clip_fresh: bool | None = _core("clip_fresh")
     baseline: str | None = _core("baseline")
     positive_weight: float | None = _core("positive_weight")
@@ -243,6 +258,8 @@ class ExGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        self.preset = preset_name(self.preset)
+        self._fill_in_host_options()
         if self.resolved_preset is not None and self.steps_per_generation is not None:
             self.generation_batch_size = None  # a copy: the host derives it again from the steps that it had derived
         try:
@@ -256,7 +273,6 @@ class ExGRPOConfig(GRPOConfig):
                 name: None if (tuple(value) if isinstance(value, list) else value) == filled[name] else value
                 for name, value in given.items()
             }
-        self.preset = preset_name(self.preset)
         replay, objective = resolve(self.preset, **given)
         for core in (replay, objective):
             for f in fields(core):
@@ -284,6 +300,14 @@ class ExGRPOConfig(GRPOConfig):
         self._refuse_what_generation_cannot()
         if replay.active:
             self._refuse_what_replay_cannot()
+
+    def _fill_in_host_options(self) -> None:
+        """Host options that presets may set: not given means the preset's value, else the host's."""
+        before = PRESETS[self.resolved_preset].host if self.resolved_preset is not None else None
+        for name, default in HOST_DEFAULTS.items():
+            is_filled = before is not None and getattr(self, name) == before.get(name, default)
+            if is_filled or getattr(self, name) is None:
+                setattr(self, name, PRESETS[self.preset].host.get(name, default))
 
     own_trainer = False
     """Whether an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
