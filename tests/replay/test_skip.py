@@ -88,7 +88,8 @@ def test_a_question_is_asked_after_so_many_passes_at_the_latest():
     )
     lab = Lab(questions=24, retest_passes=3, **options)
     asked = ask(lab, 13, right={0: 8, 1: 0})
-    assert asked[0] in (4, 5) and asked[1] in (4, 5)  # passes 0, 4, 8, 12
+    assert asked[0] in (4, 5)  # passes 0, 4, 8, 12
+    assert asked[1] in (4, 5)
     assert all(asked[question] >= 12 for question in range(2, 24))
     skipped = Counter(event.question for event in lab.of(Skipped))
     assert set(skipped) == {0, 1}

@@ -382,7 +382,7 @@ def test_scores_of_tokens_by_hand():
 
 def test_the_largest_advantage_of_either_sign():
     buffer = filled(*({"advantage": a} for a in (0.25, -0.75, 0.5, math.nan)))
-    assert chosen(buffer, "advantage", count=4) == [1, 2, 0]
+    assert chosen(buffer, "advantage", count=4) == [1, 2, 0, 3]
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ def test_controlled_lengths_seek_their_aim(tmp_path):
 def test_annealed_prefixes_vanish_and_the_question_is_asked_plainly(tmp_path):
     trainer, _ = run(tmp_path, prefix_length="annealed", prefix_steps=4, max_steps=8)
     steps = [event.step for event in trainer.events.of(Continued)]
-    assert steps and max(steps) < 4
+    assert len(steps) > 0
+    assert max(steps) < 4
     late = [event for event in trainer.events.of(Planned) if event.step >= 4]
     assert all(event.replayed for event in late)
     plain = [event for event in trainer.events.of(Observed) if event.step >= 4 and event.replayed]

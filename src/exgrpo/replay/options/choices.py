@@ -41,7 +41,7 @@ def drawn(candidates: Candidates) -> FloatArray:
 
 
 register("trajectory_choice", "random", drawn)
-register("trajectory_choice", "advantage", lambda c: -np.abs(c.advantage), eligible=lambda c: ~np.isnan(c.advantage))
+register("trajectory_choice", "advantage", lambda c: -np.abs(c.advantage))
 register("trajectory_choice", "newest", lambda c: -c.serial.astype(np.float64))
 register("trajectory_choice", "lowest_nll", lambda c: c.nll, measured=True)
 register("trajectory_choice", "lowest_confidence_variance", lambda c: c.confidence_variance, measured=True)
