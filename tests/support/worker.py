@@ -14,7 +14,7 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
+from exgrpo.experience.events import Admitted, Continued, Observed, Replayed, Retired, Skipped
 from exgrpo.experience.replayed import fingerprint_of
 from tests.support import harness as h
 from trl import GRPOTrainer
@@ -60,6 +60,19 @@ def event_row(event) -> list:
         return ["admitted", event.serial, t.question, t.completion_ids.tolist(), t.step, t.finish_reason]
     if isinstance(event, Replayed):
         return ["replayed", event.generation, event.question, event.serial, event.moment]
+    if isinstance(event, Continued):
+        counts = [event.successes, event.scorable, event.unscorable]
+        return [
+            "continued",
+            event.generation,
+            event.question,
+            event.serial,
+            event.length,
+            *counts,
+            repr(event.fraction),
+        ]
+    if isinstance(event, Skipped):
+        return ["skipped", event.generation, event.question]
     return ["retired", event.generation, event.question] if isinstance(event, Retired) else [type(event).__name__]
 
 
@@ -103,7 +116,7 @@ def job(output: Path, options: dict) -> dict:
         "rng": hashlib.sha256(torch.random.get_rng_state().numpy().tobytes()).hexdigest(),
         "parameters": {name: p.detach().flatten().tolist() for name, p in model.named_parameters()},
         "logs": [
-            {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/")) and not k.startswith("replay/time/")}
+            {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/", "prefix/")) and not k.startswith("replay/time/")}
             for log in trainer.state.log_history
         ],
     }
