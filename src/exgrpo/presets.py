@@ -62,7 +62,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "no replay; questions whose latest groups had no variance are asked less often",
             "arXiv 2506.02177",
             mixing="none",
-            retirement="never",
             skip="zero_variance",
         ),
         "rescue": _preset(

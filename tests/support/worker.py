@@ -116,7 +116,11 @@ def job(output: Path, options: dict) -> dict:
         "rng": hashlib.sha256(torch.random.get_rng_state().numpy().tobytes()).hexdigest(),
         "parameters": {name: p.detach().flatten().tolist() for name, p in model.named_parameters()},
         "logs": [
-            {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/", "prefix/")) and not k.startswith("replay/time/")}
+            {
+                k: v
+                for k, v in log.items()
+                if k.startswith(("replay/", "fresh/", "prefix/")) and not k.startswith("replay/time/")
+            }
             for log in trainer.state.log_history
         ],
     }

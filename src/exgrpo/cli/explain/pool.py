@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import SCHEDULES, ReplayConfig
+from ...config import ADMISSIONS, SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
 from ...experience.policy_stats import PolicyStats
 from ...experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Trajectory
@@ -29,6 +29,12 @@ TOKENS, DIMENSION, TYPES = 8, 16, 3
 
 class Rehearsal(ReplayPlanner):
     """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
+
+    def wants(self, group: Group, correct: bool, finish_reason: str) -> bool:
+        """As a run would store it; where it stores nothing of its own, as its bank would be taken over."""
+        if ADMISSIONS[self.config.admission].traits["frozen"]:
+            return correct and not self.buffer.retired[group.question]
+        return super().wants(group, correct, finish_reason)
 
     def mark(self, slots: IntArray, iteration: int, step: int, stage: str) -> None:
         """Nothing: the experience stays as it is."""
