@@ -40,9 +40,7 @@ def eligible_trajectories(candidates: Candidates, stage: str) -> NDArray[np.bool
     if (rule := TRAJECTORY_CHOICES[name].traits["eligible"]) is not None:
         mask = mask & (checked("eligible of the trajectory_choice", name, rule(c), mask.shape) != 0)
     if stage in ("rescue", "prefix"):
-        mask = mask & c.correct
-    if stage == "prefix":
-        mask = mask & (c.accuracy <= c.config.prefix_max_accuracy)
+        mask = mask & c.correct & ((stage != "prefix") | (c.accuracy <= c.config.prefix_max_accuracy))
     if stage == "added" and c.config.advantage == "birth":
         mask = mask & ~np.isnan(c.advantage)
     if c.config.max_drift:

@@ -51,6 +51,7 @@ class ReplayPlanner:
         diversity: what was stored of each question, as embeddings; None where quality is not used.
         generation: number of the next iteration.
         prefix_fraction: of a trajectory that `controlled` prefixes aim at; None until it first moved.
+        marks: whether what is planned counts as used.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ReplayPlanner:
         self.generation = self.reviewed = 0
         self.longest_prefix = longest_prefix
         self.prefix_fraction: float | None = None
+        self.marks = True
         self._mixing, self._admits = MIXINGS[config.mixing], ADMISSIONS[config.admission]
         self._retires = RETIREMENTS[config.retirement if config.replays else "never"]
         self._leaves_out = SKIPS[config.skip](self.buffer.questions.variance, config, seed)
@@ -111,7 +113,8 @@ class ReplayPlanner:
         )  # fmt: skip
         self.listener(events.Planned(iteration, step, batch_size, n, refilled, idle))
         if len(skipped := np.array(self.stream.skipped, np.int64)):
-            self.buffer.questions.variance.skip(skipped)
+            if self.marks:
+                self.buffer.questions.variance.skip(skipped)
             self.listener(events.Skipped(iteration, step, skipped))
         prefixes = begin(self, drawn.slots, iteration, step) if begin else ()
         taken = [] if begin else take(self.buffer, lambda slots: self.mark(slots, iteration, step, stage), drawn.slots)
@@ -215,16 +218,12 @@ class ReplayPlanner:
         self.prefix_fraction = state.prefix_fraction
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 
-    @property
-    def pass_at_1(self) -> float | None:
-        """Mean correctness of the latest fresh completions, as the gate judges it."""
-        return self.gate.pass_at_1
-
     # Inside -----------------------------------------------------------------------------------------------------
 
     def mark(self, slots: IntArray, iteration: int, step: int, stage: str) -> None:
         """Count the use of trajectories."""
-        mark(self.buffer, self.listener, slots, iteration, step, stage)
+        if self.marks:
+            mark(self.buffer, self.listener, slots, iteration, step, stage)
 
     def _tell(self, event: events.Event) -> None:
         if self.diversity is not None:
