@@ -112,8 +112,9 @@ class ExGRPOConfig(GRPOConfig):
     num_iterations: int | None = field(  # type: ignore[assignment]
         default=None,
         metadata={
+            "default": 1,
             "help": "TRL's: optimizer updates that each batch is learned from. Default: that of the preset (two-updates: 2), "
-            "else TRL's 1."
+            "else TRL's 1.",
         },
     )
 
