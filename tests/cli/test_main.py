@@ -162,6 +162,11 @@ def test_the_advice_shows_the_row_behind_each_answer(capsys):
     assert text.count("no stored study answers this") == sum(not a["rows"] for q in asked for a in q["answers"])
 
 
+def plain(options):
+    """As JSON has them: lists in place of tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
 def test_presets_are_all_listed(capsys):
     assert main(["presets"]) == 0
     text = capsys.readouterr().out
@@ -180,8 +185,8 @@ def test_presets_are_all_listed(capsys):
     defaults = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
     assert rows == {
         name: {
-            "summary": p.summary, "source": p.source, "options": dict(p.options),
-            "defaults": {option: defaults[option] for option in p.options}, "host": dict(p.host),
+            "summary": p.summary, "source": p.source, "options": plain(p.options),
+            "defaults": plain({option: defaults[option] for option in p.options}), "host": dict(p.host),
         }
         for name, p in PRESETS.items()
     }  # fmt: skip

@@ -2,6 +2,8 @@
 
 import math
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -159,6 +161,33 @@ def test_admitted_continuations_keep_the_log_probs_of_both_policies(tmp_path, ad
             np.testing.assert_allclose(t.behaviour_logps[prefix.length :], now[prefix.length :], atol=2e-4)
             seen.append(t)
     assert bool(seen) == admits
+    if admits:
+        assert_the_log_says_what_it_begins_with(tmp_path, trainer)
+
+
+def assert_the_log_says_what_it_begins_with(folder, trainer):
+    """In words, and of the success that it went on from, how that went."""
+    told = {(e.generation, e.question): e for e in trainer.events.of(Continued)}
+    with LogReader(folder / "experience.db") as reader:
+        rows = list(
+            reader.rows(
+                "SELECT t.id, c.trajectory, c.length FROM trajectories t JOIN continuations c "
+                "ON c.generation = t.generation AND c.question = t.question"
+            )
+        )
+    assert rows
+    number, source, length = rows[0]
+    assert length in {event.length for event in told.values()}
+    done = subprocess.run(
+        [sys.executable, "-m", "exgrpo", "experience", "show", str(folder), str(number)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"the first {length} tokens of trajectory {source}" in " ".join(done.stdout.split())
+    of_source = subprocess.run(
+        [sys.executable, "-m", "exgrpo", "experience", "show", str(folder), str(source)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "gone on from" in of_source.stdout
 
 
 def test_controlled_lengths_seek_their_aim(tmp_path):
