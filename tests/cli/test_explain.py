@@ -29,7 +29,7 @@ from trl import GRPOTrainer
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--questions", "90", "--batch", "16", "--draws", "20")
-WITH_POOL = [name for name in PRESETS if resolve(name)[0].active]
+WITH_POOL = [name for name in PRESETS if resolve(name)[0].replays]
 SIZES = (20,) * 9
 
 
@@ -232,7 +232,7 @@ def test_gradient_weights_are_those_of_the_loss(preset, options, say):
     epsilon = values.pop("epsilon", 0.2)
     config = resolve(preset, **values)[1]
     kinds = {"fresh": (replace(config, correction="clip"), epsilon if config.clip_fresh else math.inf)}
-    if resolve(preset)[0].mixing in ("none", "prompt"):
+    if resolve(preset)[0].mixing in ("none", "prompt", "prefix"):
         assert found["replayed"] is None
     else:
         kinds["replayed"] = config, epsilon

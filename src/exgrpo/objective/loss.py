@@ -37,6 +37,7 @@ class Terms:
     config: the constants of the corrections.
     epsilon: of PPO's clip.
     vocabulary: size V of the model's vocabulary, 0 if it is not known.
+    tokens: True on the replayed tokens, (B, T); None: all are.
     """
 
     log_w: Tensor
@@ -45,6 +46,7 @@ class Terms:
     config: ObjectiveConfig
     epsilon: float = 0.2
     vocabulary: int = 0
+    tokens: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def replay_loss(
     token_log_w = log_w.detach()
     if level == "sequence":
         log_w = of_sequences(log_w, tokens)
-    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
+    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary, tokens)
     correction = CORRECTIONS[config.correction]
     per_token = torch.where(tokens, -_per_token(correction, terms, tokens), 0.0)
     with torch.no_grad():
