@@ -457,6 +457,9 @@ class _Files:
 
 # Attempts ---------------------------------------------------------------------------------------------------------------
 
+HUNG = 3600.0
+"""Seconds after which a run counts as hung: so many that a busy machine is not taken for a deadlock."""
+
 
 @dataclass
 class Outcome:
@@ -543,7 +546,7 @@ class Run:
             json.dump(dataclasses.asdict(outcome), file)
         os._exit(0)
 
-    def wait(self, pid: int, begun: float | None = None, timeout: float = 120.0) -> Outcome:
+    def wait(self, pid: int, begun: float | None = None, timeout: float = HUNG) -> Outcome:
         begun = time.monotonic() if begun is None else begun
         hung = False
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
@@ -570,7 +573,7 @@ class Run:
         kill: Kill | None = None,
         arrange: Callable[[], None] | None = None,
         resume: str | None = "",
-        timeout: float = 120.0,
+        timeout: float = HUNG,
     ) -> Outcome:
         begun = time.monotonic()
         outcome = self.wait(self.start(kill, arrange, resume), begun, timeout)

@@ -41,7 +41,7 @@ class LogReader:
         self.connection = connection or connect(self.path)
         with explained(self.path, "reading its heading"):
             self.id: str = self._one("SELECT value FROM meta WHERE key = 'id'")
-            self.branches = self._read_branches()
+            self.branches = self.read_branches()
 
     def close(self) -> None:
         self.connection.close()
@@ -66,7 +66,8 @@ class LogReader:
 
     # Branches ---------------------------------------------------------------------------------------------------
 
-    def _read_branches(self) -> dict[int, Branch]:
+    def read_branches(self) -> dict[int, Branch]:
+        """All branches by number, as they are in the file now."""
         return {values[0]: Branch(*values) for values in self._facts("branch")}
 
     def _facts(self, table: str) -> Iterator[tuple[Any, ...]]:

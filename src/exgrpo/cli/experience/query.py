@@ -11,15 +11,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from ...archive.decoding import Decoder
+from ...archive.opened import one_moment
 from ...errors import ExperienceLogError
 from ...experience.policy_stats import MEASURED
 from ...log import LogReader, schema
 from ...log.connection import connect, explained, name_of
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
-from .look import one_moment
 from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
-from .text import Decoder
 
 # show -------------------------------------------------------------------------------------------------------------------
 
