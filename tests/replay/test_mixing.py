@@ -60,10 +60,10 @@ def test_a_coin_of_whole_stored_groups_observes_nothing():
         lab.store(question, 1, 2, successes=1)
     plan = lab.plan(4)
     assert [len(group) for group in plan.replays] == [2] * 4
-    before = lab.planner.pass_at_1
+    before = lab.planner.gate.pass_at_1
     assert lab.observe(plan) == [None] * 4
     assert lab.of(Observed) == []
-    assert lab.planner.pass_at_1 is before
+    assert lab.planner.gate.pass_at_1 is before
 
 
 # Added --------------------------------------------------------------------------------------------------------------
@@ -252,6 +252,7 @@ def test_a_share_of_none_says_so():
     assert lab.plan(10, epoch=1.0).num_replayed == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", ["share", "added", "prompt"])
 def test_less_than_one_question_is_a_coin(mixing):
     """[ALGORITHM: n = floor(rho B)] would be 0 for good; rho B is then how often one question is replayed."""

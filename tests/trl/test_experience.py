@@ -18,6 +18,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from exgrpo.archive import maintenance as upkeep
+from exgrpo.archive.parquet import export
 from exgrpo.errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
@@ -149,6 +150,7 @@ def test_a_new_run_in_an_old_folder_starts_empty_and_keeps_the_old_experience(tm
     assert count == 2 * visible > 16
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_leaves_a_log_that_the_run_continues_from(tmp_path):
     calls = []
 
@@ -210,6 +212,7 @@ def test_a_reader_during_training_neither_blocks_nor_is_blocked(tmp_path):
     assert seen[0] == seen[1] < seen[2]
 
 
+@pytest.mark.slow
 def test_a_second_trainer_is_refused(tmp_path):
     refusals = []
 
@@ -223,6 +226,7 @@ def test_a_second_trainer_is_refused(tmp_path):
     make(tmp_path).train()  # now it is free
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path):
     code = (
         "import sys; from exgrpo.log import LogWriter\n"
@@ -253,6 +257,7 @@ def bank(tmp_path):
     return trainer, tmp_path / "bank"
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_s_experience(tmp_path, bank, caplog):
     old, folder = bank
     new = make(tmp_path / "new", model=h.tiny_model(seed=5), experience_from=str(folder))
@@ -277,6 +282,7 @@ def test_a_run_starts_from_another_s_experience(tmp_path, bank, caplog):
     )
 
 
+@pytest.mark.slow
 def test_a_run_resumes_after_it_started_from_another_s_experience(tmp_path, bank):
     options = dict(experience_from=str(bank[1]), save_strategy="steps", save_steps=2, model=h.tiny_model(seed=5))
     whole = make(tmp_path / "whole", **options)
@@ -333,6 +339,7 @@ def test_another_tokenizer_or_template(tmp_path, how, caplog):
     assert not [event for event in second.events.of(Admitted) if event.trajectory.step < 0]
 
 
+@pytest.mark.slow
 def test_other_reward_functions_score_again(tmp_path, bank, caplog):
     """[ALGORITHM: rewards of replayed rows]: names, versions, weights differ -> recorded completions are scored again."""
 
@@ -356,6 +363,7 @@ def test_other_reward_functions_score_again(tmp_path, bank, caplog):
     assert f"{out} not right under this run's reward functions" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["dataset", "reward functions"])
 def test_resuming_under_other_circumstances_is_said_and_mixes_nothing_in(tmp_path, what, caplog):
     options = dict(save_strategy="steps", save_steps=2)
@@ -398,6 +406,27 @@ def test_retired_questions_of_a_bank_are_fresh_again(tmp_path, bank):
     new.train()
     assert {event.question for event in new.events.of(Retired)} <= set(range(0, 24, 4))
     assert new.planner.buffer.num_retired < bank[0].planner.buffer.num_retired
+
+
+@pytest.mark.parametrize("source", ["run", "export"])
+def test_retired_questions_of_a_bank_stay_so_where_that_is_asked_for(tmp_path, bank, source, caplog):
+    place = bank[1]
+    if source == "export":
+        place = tmp_path / "export"
+        with LogReader(bank[1] / "experience.db") as reader:
+            export(reader, place)
+    fresh = make(tmp_path / "fresh", experience_from=str(place), max_steps=1)
+    fresh.train()
+    retired = set(np.flatnonzero(bank[0].planner.buffer.retired).tolist())
+    assert f"{len(retired)} questions that had retired are fresh here" in caplog.text
+    new = make(tmp_path / "new", experience_from=str(place), keep_retired=True, max_steps=1)
+    new.train()
+    assert f"{len(retired)} questions stay retired" in caplog.text
+    assert {event.question for event in new.events.of(Retired) if event.generation < 0} == retired
+    assert not retired & {event.question for event in new.events.of(Observed) if event.generation >= 0}
+    assert upkeep.verify(tmp_path / "new" / "experience.db") == []
+    with pytest.raises(ConfigurationError, match="keep_retired=True has no effect without experience_from"):
+        make(tmp_path / "new", keep_retired=True)
 
 
 def numbered(edited=(), **columns):
@@ -581,6 +610,7 @@ def test_the_sql_of_the_page(rich_log, query):
 # Mishaps ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_start_that_failed_can_be_tried_again(tmp_path, bank):
     trainer = make(tmp_path / "new", experience_from=str(tmp_path / "nowhere"))
     with pytest.raises(ExperienceLogError, match="there is no experience log"):
@@ -608,9 +638,10 @@ def test_a_write_ahead_log_that_was_left_is_not_taken_for_that_of_a_new_log(tmp_
     trainer.train()
     assert len(reopened(path)) == len(trainer.planner.buffer)
     assert not upkeep.verify(path)
-    assert (tmp_path / "experience.db-wal.left-behind").read_bytes() == copy
+    assert (tmp_path / "experience.db.left-behind-wal").read_bytes() == copy
 
 
+@pytest.mark.slow
 def test_a_second_trainer_by_another_name_of_the_file_is_refused(tmp_path):
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "experience.db").symlink_to(tmp_path / "real" / "experience.db")
@@ -627,6 +658,7 @@ def test_a_second_trainer_by_another_name_of_the_file_is_refused(tmp_path):
     assert (tmp_path / "link" / "experience.db").is_symlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

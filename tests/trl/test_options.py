@@ -135,6 +135,7 @@ def test_headroom_choice_of_questions(tmp_path):
     assert min(best[q] for q in chosen) >= max(value for q, value in best.items() if q not in chosen)
 
 
+@pytest.mark.slow
 def test_by_problem_type(tmp_path):
     """Questions that nothing is right of are the second type. The middle of all accuracies lies in the first alone."""
     rows = [{**row, "problem_type": "geometry" if i % 5 == 0 else "algebra"} for i, row in enumerate(h.questions(24))]
@@ -345,6 +346,7 @@ class Sums(Watching):
         return -gain * weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
 @pytest.mark.parametrize("cut", [dict(), dict(per_device_train_batch_size=8, gradient_accumulation_steps=4)], ids=str)
 def test_added(tmp_path, host_losses, cut, loss_type):
@@ -445,7 +447,7 @@ def test_a_generation_without_fresh_completions_leaves_their_metrics_alone(tmp_p
     assert log["fresh/pass_at_1"] == 0.5
     assert log["reward"] == 0.5
     assert log["fresh/groups_unsolved"] == 0.0
-    assert trainer.planner.pass_at_1 == 0.5
+    assert trainer.planner.gate.pass_at_1 == 0.5
 
 
 def test_prompt(tmp_path):
@@ -588,6 +590,7 @@ def test_correction(tmp_path, host_losses, options):
     assert max(abs(by_hand) for by_hand, _ in trainer.by_hand) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_whole_gradient_is_that_of_stored_members_where_fresh_ones_have_no_advantage(tmp_path):
     """All fresh completions fail, and the baseline is theirs: only stored ones push."""
     for correction in CORRECTIONS.builtin:
@@ -779,9 +782,11 @@ import numpy as np
 
 calls = []
 
-def middle_first(strata):
+def middle_first(candidates):
     calls.append("sampler")
-    return np.where(strata.accuracy == strata.config.rule_option("middle"), 0.0, np.nan)
+    return np.zeros(len(candidates.accuracy))
+
+middle_first.eligible = lambda candidates: candidates.accuracy == candidates.config.rule_option("middle")
 
 def second(candidates):
     calls.append("choice")
@@ -806,7 +811,7 @@ def own(request, tmp_path, monkeypatch):
     )}  # fmt: skip
     if request.param == "name":
         names = dict(question_choice="my_middle", trajectory_choice="my_second", correction="my_log_ratio")
-        register_question_sampler("my_middle", module.middle_first)
+        register_question_sampler("my_middle", module.middle_first, eligible=module.middle_first.eligible)
         register_trajectory_choice("my_second", module.second)
         register_correction("my_log_ratio", module.log_ratio)
     yield names, module
@@ -819,6 +824,7 @@ def own(request, tmp_path, monkeypatch):
     sys.modules.pop("my_own_options", None)
 
 
+@pytest.mark.slow
 def test_a_user_s_own_options_act(tmp_path, own):
     """Replayed are questions with 3 of 4 right, by their second success; the gradient of log w A is that of `none`."""
 

@@ -5,6 +5,7 @@ by Ctrl-C.
 """
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -21,8 +22,10 @@ COMMANDS = {
     "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with seeds and intervals"),
     "compare": ("exgrpo.lab.compare", "compare presets on your own recipe, with seeds and intervals"),
     "evaluate": ("exgrpo.cli.evaluate", "how good models are, on benchmarks or your questions"),
+    "view": ("exgrpo.cli.view", "look at a run in a browser, or write it to one file"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
+    "data": ("exgrpo.cli.data", "questions in the layout that verl reads"),
     "presets": ("exgrpo.cli.presets_command", "list the presets"),
     "explain": ("exgrpo.cli.explain", "what a preset would replay in a step, and how hard it would push"),
     "bench": ("exgrpo.lab.bench", "what replay costs on this machine: a step, the buffer, the log"),
@@ -41,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = os.environ.get("EXGRPO_DEBUG", "") not in ("", "0")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)  # as `python -m exgrpo` does: for dotted paths to the user's own functions
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal has no sign for is escaped, and no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         if arguments[:1] == ["--debug"]:
             debug = bool(arguments.pop(0))

@@ -79,6 +79,7 @@ class RunContext:
         vocabulary: size of the model's vocabulary.
         log_path: the experience log; None: memory only.
         experience_from: other experience to start from: a path.
+        keep_retired: whether questions that had retired there stay so.
         embedder: texts -> vectors; None where quality is not used.
         device: where the host's tensors are.
         progress: where the run is now.
@@ -89,6 +90,7 @@ class RunContext:
         decode: token ids -> texts.
         bounds: what token ids and rewards must fit into.
         columns_read: columns of the data that the run depends on; None where that cannot be told.
+        importance_level: `token`, or `sequence` where the ratio of a completion is one.
     """
 
     config: ReplayConfig
@@ -105,6 +107,7 @@ class RunContext:
     vocabulary: int
     log_path: Path | None
     experience_from: str | None
+    keep_retired: bool
     embedder: Embedder | None
     device: torch.device
     progress: Callable[[], Progress]
@@ -115,3 +118,4 @@ class RunContext:
     decode: Decoder
     bounds: Callable[[], Bounds]
     columns_read: Callable[[], frozenset[str] | None]
+    importance_level: str = "token"

@@ -12,6 +12,7 @@ What happens in between is a `ReplayStep`'s. Runs and their checkpoints are thos
 """
 
 import functools
+import inspect
 import logging
 import math
 from collections import Counter
@@ -27,7 +28,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
-from ..experience.events import Admitted, Event, Replayed, Retired
+from ..experience.events import Admitted, Event, Replayed, Retired, Stored
 from ..experience.policy_stats import PolicyStats
 from ..experience.quality import Embedder
 from ..experience.trajectory import Trajectory
@@ -41,6 +42,7 @@ from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
 from ..runtime.checkpoint import CheckpointFacts
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
+from ..runtime.metric_table import FILE_NAME as METRICS
 from ..runtime.metric_table import PREFIXES, hidden, metric_of
 from ..runtime.metrics import fresh_metrics
 from ..runtime.padding import without_left_padding
@@ -60,9 +62,9 @@ from ..runtime.skip_rows import counted, only, rows_to_compute, scale_of
 from ..runtime.step import ReplayStep, Stage
 from ..runtime.timing import Stopwatch
 from . import checks, model_card
-from .callbacks import StopAtGeneratedTokens, alarm_of
-from .comm import AccelerateComm
+from .callbacks import MetricsFile, StopAtGeneratedTokens, alarm_of
 from .config import ExGRPOConfig
+from .generation import gathers_prompts, rows_to_generate
 from .host_metrics import length_metrics, reward_metrics
 from .loss import added_term, capture_forward, replayed_term, token_weights
 from .rescoring import rescorer
@@ -118,12 +120,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     """
 
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
-        checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
         resolve_rules(config.replay, config.objective)
         checks.check_columns(given)
         checks.check_upload(config)
+        checks.check_saving(config)
         checks.check_rewards(given, config)
         if config.replay.active:
             checks.check_replayable(given)
@@ -148,9 +150,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._told: set[str] = set()
         config.own_trainer = True
         super().__init__(**given)
-        self.comm = AccelerateComm(self.accelerator)
         shared_checks.check_trainable(self.model)
         checks.report_names(self)
+        checks.report_sharding(self)
         self._positions = positions_of(self.accelerator.unwrap_model(self.model))
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
@@ -169,6 +171,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._skips_rows = skips_rows(self)
         if (alarm := alarm_of(self)) is not None:
             self.add_callback(alarm)
+        if config.keeps_log:
+            self.add_callback(MetricsFile(self, config.experience_path.with_name(METRICS)))
 
     @staticmethod
     def _config(given: dict[str, Any]) -> ExGRPOConfig:
@@ -227,6 +231,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             vocabulary=self._vocabulary,
             log_path=config.experience_path if config.keeps_log else None,
             experience_from=config.experience_from,
+            keep_retired=config.keep_retired,
             embedder=self.embedder,
             device=self.accelerator.device,
             progress=lambda: Progress(self._optimizer_step, self.generated_tokens),
@@ -239,6 +244,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             columns_read=lambda: columns_of_run(
                 self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
             ),
+            importance_level=self.importance_sampling_level,
         )
 
     def _provenance(self) -> Provenance:
@@ -401,7 +407,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     def _scores(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
         assert self.questions is not None
         with self.time("measure"):
-            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
+            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories], self.comm)
 
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
@@ -437,11 +443,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if self.planner is None:
             shared_checks.check_prompts(prompt_ids, self._positions)
         stored = step.batch.local() if step is not None else {}
-        # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
-        if stored and not self.use_vllm and not self._is_sharded():
-            rows = [row for row in range(len(prompt_ids)) if row not in stored]
-        else:
-            rows = list(range(len(prompt_ids)))
+        rows = list(range(len(prompt_ids)))
+        if step is not None and step.batch.stored:
+            rows = rows_to_generate(self, step.batch, self.comm.world_size)
+            if gathers_prompts(self):  # the rows are no whole groups any more
+                bound = inspect.signature(super()._generate_single_turn).bind(prompt_ids, *args, **kwargs)
+                args = tuple({**bound.arguments, "num_generations": 1}.values())[1:]
         ids: list[Any] = [None] * len(prompt_ids)
         logprobs: list[Any] | None = None
         if rows:
@@ -452,7 +459,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 ids[row] = fresh[place]
                 if logprobs is not None:
                     logprobs[row] = fresh_logprobs[place]
-        self._tokens_of_this_process += sum(len(ids[row]) for row in rows)
+        self._tokens_of_this_process += sum(len(ids[row]) for row in rows if row not in stored)
         for row, choice in stored.items():
             ids[row] = choice.trajectory.completion_ids.tolist()
             if logprobs is not None:
@@ -627,15 +634,11 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}
 
     def _count(self, event: Event) -> None:
-        name = {Admitted: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
+        name = {Admitted: "stored", Stored: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
         if name is not None:
             self.counts[name] += sum(1 for _ in event.each())
 
     # Small things -----------------------------------------------------------------------------------------------
-
-    def _is_sharded(self) -> bool:
-        plugin = self.accelerator.state.deepspeed_plugin
-        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def _say_at_the_threshold(self, values: Tensor) -> None:
         threshold = self.args.correctness_threshold

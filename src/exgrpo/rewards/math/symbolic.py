@@ -101,6 +101,8 @@ def prepare(text: str) -> str | None:
         return None
     if any(len(digits) > MAX_DIGITS for digits in re.findall(r"[0-9]+", text)) or re.search(r"[0-9]( [0-9]|_)", text):
         return None  # the parser drops the index of a number
+    if re.search(r"\\frac\{[^{}]*\}\{[^{}]*\} ?[0-9]", text):
+        return None  # 1/2 times 3, or a mixed number the wrong way round
     if re.search(
         r"\\binom\{[^{}]*[0-9]{4}|\\binom\{[^{}]*\}\{[^{}]*[0-9]{4}|\\binom[^{]|\\binom\{[^{}]*[\^!{\\]|!!|![0-9A-Za-z]*!",
         text,
@@ -176,10 +178,9 @@ def _values(symbols: list[Any], point: int) -> dict[Any, Any]:
         if symbol.name in _INTEGERS:
             values[symbol] = sympy.Integer((9, 10, 11, 4)[point] + 3 * k)
         else:
-            pair = ((7 * k + 11, 5 * k + 8), (5 * k + 7, 6 * k + 11), (13 * k + 29, k + 5), (7 * k + 9, 6 * k + 13))[
-                point
-            ]
-            values[symbol] = sympy.Rational(-pair[0] if point == _POINTS and k % 2 == 0 else pair[0], pair[1])
+            signed = (7 * k + 9, 6 * k + 13) if k % 2 else (-7 * k - 93, 6 * k + 4)
+            pair = ((7 * k + 11, 5 * k + 8), (5 * k + 7, 6 * k + 11), (13 * k + 29, k + 5), signed)[point]
+            values[symbol] = sympy.Rational(*pair)
     return values
 
 
