@@ -31,7 +31,7 @@ def write_page(found: Findings, folder: Path) -> list[Path]:
     for setting in found.study.settings:
         if any(name == setting.name for name, _, _ in found.runs):
             parts += _section(found, setting.name, folder)
-    parts.append(f"<p class='note'>{escape(EXPLANATION)}</p>")
+    parts.append(f"<p class='muted small'>{escape(EXPLANATION.replace('*', ''))}</p>")
     html, figures = folder / "report.html", folder / "report.json"
     write_whole(html, page(found.study.title, parts))
     write_whole(figures, json.dumps(as_json(found), indent=1) + "\n")
@@ -55,10 +55,8 @@ def _picture(path: Path, text: str) -> str:
 def _machine(found: Findings) -> str:
     about = found.about
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
-    return (
-        f"<p class='note'>{escape(str(about.get('cores')))} cores, {escape(str(about.get('processor')))}; {escape(versions)}; "
-        f"{escape(str(about.get('date')))}; <code>{escape(about['command'])}</code></p>"
-    )
+    machine = f"{about.get('cores')} cores, {about.get('processor')}; {versions}; {about.get('date')}; "
+    return f"<p class='muted small'>{escape(machine)}<code>{escape(about['command'])}</code></p>"
 
 
 # Pairs ------------------------------------------------------------------------------------------------------------------
