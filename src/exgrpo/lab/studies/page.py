@@ -24,8 +24,7 @@ MOST_SEEDS = 1000  # beyond it, more seeds are no advice
 def write_page(found: Findings, folder: Path) -> list[Path]:
     """Write `report.html` and `report.json`; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [f"<p>{escape(line)}</p>" for line in in_words(found)]
-    parts.append(_machine(found))
+    parts = ["<ul>", *(f"<li>{escape(line)}</li>" for line in in_words(found)), "</ul>", _machine(found)]
     if (path := draw_differences(found, folder / "differences.png")) is not None:
         parts.append(_picture(path, f"Paired differences to {found.study.baseline}"))
     for setting in found.study.settings:
@@ -133,7 +132,7 @@ def _advice(difference: PairedDifference) -> str:
     needed = difference.pairs_needed()
     if needed is None or needed > MOST_SEEDS:
         return ""
-    return f" A difference of this size would be after about {needed} seeds, if seeds go on to differ as these do."
+    return f" About {needed} seeds would tell a difference of this size apart, if they scatter as these do."
 
 
 def as_json(found: Findings) -> Mapping[str, Any]:
