@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -355,5 +356,18 @@ def test_duplicates_and_the_deciding_function_are_reported(tmp_path, caplog):
 def test_defaults_are_the_methods():
     args = ExGRPOConfig("out", use_cpu=True, bf16=False, report_to=[])
     assert (args.loss_type, args.scale_rewards, args.beta, args.disable_dropout) == ("dr_grpo", "none", 0.0, True)
+    assert args.skip_rows is None
     assert (args.mixing, args.replay_share, args.sigma, args.start_pass_at_1) == ("share", 0.5, 0.125, 0.35)
     assert (args.correction, args.shaping_beta, args.epsilon) == ("shaped", 0.1, 0.2)
+
+
+@pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
+def test_trls_defaults_are_kept_where_asked_for(preset):
+    common = dict(output_dir="out", use_cpu=True, bf16=False, report_to=[])
+    args = ExGRPOConfig(preset=preset, keep_trl_defaults=True, **common)
+    host = GRPOConfig(**common)
+    assert args.skip_rows is False
+    for f in fields(GRPOConfig):
+        assert getattr(args, f.name) == getattr(host, f.name), f.name
+    args = ExGRPOConfig(preset=preset, keep_trl_defaults=True, loss_type="dr_grpo", skip_rows=True, **common)
+    assert (args.loss_type, args.scale_rewards, args.skip_rows) == ("dr_grpo", host.scale_rewards, True)

@@ -5,8 +5,8 @@ done there, and its result, or its error, reaches all (`Comm.from_main`).
 """
 
 import logging
-import os
 import shutil
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ..archive.merge import committing
 from ..archive.transfer import Source, inherit, source_of  # fmt: skip
-from ..errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
+from ..errors import CheckpointError, ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..experience.trajectory import FloatArray, Trajectory
 from ..log import FILE_NAME, LogReader, LogWriter, Position, Provenance, log_in, rebuild
-from ..log.connection import WriterLock, put_in_place
+from ..log.connection import WriterLock, put_in_place, usable
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
@@ -272,7 +272,7 @@ class ExperienceSession:
         self.log.begin(origin, None, self._step)
         if (path := self.context.experience_from) is not None:
             with open_source(path) as source:
-                self._inherit(planner, origin, source)
+                self._inherit(planner, origin, source, self.context.keep_retired)
 
     def _inherit(self, planner: ReplayPlanner, origin: Provenance, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
@@ -314,7 +314,7 @@ class ExperienceSession:
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
             planner.restore(replace(state, step=step, pass_number=0, cursor=0, deferred=()))
-            self._inherit(planner, origin, source_of(reader, position), keep_retired=before.rewards == origin.rewards)
+            self._inherit(planner, origin, source_of(reader, position), keep_retired=True)
             return None
         end = reader.end()
         state = self._rebuild(planner, origin, position)
@@ -344,11 +344,11 @@ class ExperienceSession:
         assert self.log is not None
         reader = self.log.reader
         self.log.begin(origin, position, self._step)
-        indices = self.log.indices()
-        state = rebuild(reader, planner.buffer, position, indices)
+        questions = self.log.question_map
+        state = rebuild(reader, planner.buffer, position, questions)
         if planner.diversity is not None:
             for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
-                planner.diversity.add(int(indices[question]), vector)
+                planner.diversity.add(questions.question_of(question), vector)
         return state
 
     def _admit_rest(self, planner: ReplayPlanner, folder: Path, ranks: int, serials: list[int]) -> None:
@@ -442,6 +442,8 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
         except LogInUseError:
             raise
         except ExperienceLogError as error:
+            if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
+                raise  # of locks, memory or the file system: it says nothing of the log
             why = str(error)
     else:
         why = "it is not there"
@@ -449,8 +451,6 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
     lock = WriterLock(path)
     lock.acquire()
     try:
-        if path.is_file():
-            os.replace(path, path.with_name(f"{path.name}.left-behind"))
         beside = path.with_name(f".{path.name}.copy")
         shutil.copyfile(copy, beside)
         put_in_place(beside, path)
@@ -462,10 +462,12 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
 @contextmanager
 def open_source(path: str) -> Iterator[Source]:
     """Open a source by its path: an output directory, a log, or an exported folder."""
-    place = Path(path).expanduser()
-    if place.is_dir() and log_in(place).is_file():
-        place = log_in(place)
-    if place.is_dir():
+    with usable(Path(path)):
+        place = Path(path).expanduser()
+        if place.is_dir() and log_in(place).is_file():
+            place = log_in(place)
+        is_folder = place.is_dir()
+    if is_folder:
         from ..archive.parquet import read_folder
 
         yield read_folder(place)

@@ -228,6 +228,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             vocabulary=self._vocabulary,
             log_path=config.experience_path if config.keeps_log else None,
             experience_from=config.experience_from,
+            keep_retired=config.keep_retired,
             embedder=self.embedder,
             device=self.accelerator.device,
             progress=lambda: Progress(self._optimizer_step, self.generated_tokens),

@@ -2,9 +2,6 @@
 
 import argparse
 import contextlib
-import json
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from numpy.typing import NDArray
 from ...experience.buffer import ExperienceBuffer
 from ...experience.difficulty import buckets_of
 from ...log import LogReader, rebuild
-from ...log.connection import connect, explained
+from ...log.connection import connect, explained, owner_of
 from ...log.rebuild import empty_buffer
 from ...log.records import Provenance
 from . import ROWS, log_path
@@ -38,19 +35,10 @@ def one_moment(path: Path) -> Iterator[LogReader]:
 
 def writer_of(path: Path) -> dict[str, Any] | None:
     """Who writes a log now, as far as can be told without disturbing it."""
-    try:
-        owner = json.loads(Path(f"{path}.owner").read_text(encoding="utf-8"))
-        pid, host = int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError):
+    owner = owner_of(path)
+    if owner is None or owner.is_gone:
         return None
-    if host == socket.gethostname():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:  # it died without a word
-            return None
-        except OSError:
-            pass
-    return {"pid": pid, "host": host, "since": owner.get("since")}
+    return {"pid": owner.pid, "host": owner.host, "since": owner.since}
 
 
 # stats ------------------------------------------------------------------------------------------------------------------
