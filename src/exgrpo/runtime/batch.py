@@ -113,7 +113,7 @@ class ReplayBatch:
 
     @property
     def rows_to_hold(self) -> set[int]:
-        """A row for each stored trajectory whose tokens its process needs: of a group that begins inside one the first there."""
+        """A row for each stored trajectory whose tokens its process needs; of a group that begins inside one the first."""
         k = self.num_generations
         return self.replayed_rows | {max(row - row % k, row - row % self.size) for row in self.prefixed_rows}
 

@@ -67,8 +67,9 @@ class VerlOptions:
             )
         preset = preset_name(values.pop("preset", cls.preset))
         if host := PRESETS[preset].host:
+            sets = ", ".join(f"{name}={value}" for name, value in host.items())
             raise ConfigurationError(
-                f"exgrpo.preset={preset} sets {', '.join(f'{name}={value}' for name, value in host.items())}, an option of TRL. "
+                f"exgrpo.preset={preset} sets {sets}, an option of TRL. "
                 "Set exgrpo.preset=positive-weight and actor_rollout_ref.actor.ppo_epochs=2."
             )
         core = {name: values.pop(name) for name in _CORE if name in values}
