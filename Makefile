@@ -6,10 +6,10 @@ STAMP  := $(VENV)/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-browser quick check format docs clean
+.PHONY: help demo test test-browser quick check format docs docs-site release-check clean
 
 help:  ## what there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,5 +45,13 @@ docs: $(STAMP)  ## regenerate what is generated from the code
 	$(BIN)/python -m tools.reference --write
 	$(BIN)/python tools/evidence.py --write
 
+docs-site:  ## the documentation as a site with search, in site/; dead links are errors
+	test -x .venv-docs/bin/mkdocs || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check -c constraints.txt "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=1.0"
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+
+release-check: $(STAMP)  ## what a release would ship: versions, notes, files, licences, and the wheel without extras
+	$(BIN)/python -m tools.release
+
 clean:  ## the virtual environment, and what tools leave behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-docs site .pytest_cache .mypy_cache .ruff_cache

@@ -133,7 +133,7 @@ def measure(path: Path, size: int, tokens: int, repeats: int) -> dict:
     )
     order = np.arange(questions)
     planner = ReplayPlanner(config, FreshStream(lambda p: order, questions), K, 0, store=log, listener=log)
-    planner.restore(rebuild(log.reader, planner.buffer, position, log.indices()))
+    planner.restore(rebuild(log.reader, planner.buffer, position, log.question_map))
     opened = time.perf_counter() - start
     gc.collect()
     held = resident() - before

@@ -28,10 +28,17 @@ from typing import Any
 from machine import RESULTS, save
 
 from exgrpo.rewards import pool
-from exgrpo.rewards.math.form import Form, read
-from exgrpo.rewards.math.reward import math_reward, parse_gold, strict_math_reward, verify_math
-from exgrpo.rewards.math.symbolic import parse
 
+try:
+    from exgrpo.rewards.math.form import Form, read
+    from exgrpo.rewards.math.reward import math_reward, parse_gold, strict_math_reward, verify_math
+    from exgrpo.rewards.math.symbolic import parse
+except ImportError:  # of a version before 0.3.0, to which --before points
+    from exgrpo.rewards.math import math_reward, parse_gold, strict_math_reward, verify_math
+    from exgrpo.rewards.math_form import Form, read
+    from exgrpo.rewards.math_symbolic import parse
+
+TIMED = 40  # golds a set whose answers are timed
 BOX, SENTENCE = "We compute it. So we get \\boxed{%s}.", "We compute it. The answer is %s."
 
 
@@ -293,7 +300,7 @@ def judged(path: Path, source: str | None) -> dict[str, Any]:
 
 
 def respelled_rows(sets: dict[str, list[Any]], before: str | None, size: int) -> dict[str, Any]:
-    rows, timed = respellings(sets, size), samples(sets, size // 3)
+    rows, timed = respellings(sets, size), samples(sets, min(size // 3, TIMED))
     easy = [
         [g, text] for g, text, _ in timed if re.search(r"boxed\{-?[0-9.,]+\}", text) and re.fullmatch(r"-?[0-9.,]+", g)
     ]
@@ -304,6 +311,7 @@ def respelled_rows(sets: dict[str, list[Any]], before: str | None, size: int) ->
         results = {"now": judged(path, None)}
         if before is not None:
             results["before"] = judged(path, before)
+            path.write_text(json.dumps({**json.loads(path.read_text()), "rows": {}}))
             again = judged(path, None)["seconds"]
             results["now"]["seconds"] = {name: min(s, again[name]) for name, s in results["now"]["seconds"].items()}
     for version_name, result in results.items():

@@ -1,14 +1,13 @@
 """The house's rules, read from the source itself: who imports whom, and what nobody does."""
 
 import ast
+import functools
 import graphlib
 import io
 import subprocess
 import sys
 import tokenize
 from pathlib import Path
-
-import pytest
 
 import exgrpo
 
@@ -60,11 +59,17 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@functools.cache
 def imports(module: str) -> set[str]:
     """Absolute names of all that a module imports, wherever in it the import stands."""
     path, found = MODULES[module], set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -86,36 +91,35 @@ def test_the_reader_of_imports_sees_relative_and_late_ones():
     assert all(in_room(name) for name in CORE)
 
 
-@pytest.mark.parametrize("module", in_room(*CORE))
-def test_the_core_imports_downwards_only(module):
-    here = room(module)
-    for name in imports(module):
-        top, _, rest = name.partition(".")
-        if top == "exgrpo":
-            assert rest, f"{module} imports the whole package"
-            assert room(name) in MAY_IMPORT[here] | {here}, f"{module} imports {name}"
-        elif top not in sys.stdlib_module_names:
-            assert top in THIRD_PARTY[here], f"{module} imports {name}"
+def test_the_core_imports_downwards_only():
+    for module in in_room(*CORE):
+        here = room(module)
+        for name in imports(module):
+            top, _, rest = name.partition(".")
+            if top == "exgrpo":
+                assert rest, f"{module} imports the whole package"
+                assert room(name) in MAY_IMPORT[here] | {here}, f"{module} imports {name}"
+            elif top not in sys.stdlib_module_names:
+                assert top in THIRD_PARTY[here], f"{module} imports {name}"
 
 
-@pytest.mark.parametrize(
-    ("module", "other"), [(m, o) for a, o in (("trl", "verl"), ("verl", "trl")) for m in in_room(a)]
-)
-def test_hosts_do_not_know_each_other(module, other):
-    for name in imports(module):
-        assert name.partition(".")[0] != other
-        assert not f"{name}.".startswith(f"exgrpo.{other}.")
+def test_hosts_do_not_know_each_other():
+    for here, other in (("trl", "verl"), ("verl", "trl")):
+        for module in in_room(here):
+            for name in imports(module):
+                assert name.partition(".")[0] != other, f"{module} imports {name}"
+                assert not f"{name}.".startswith(f"exgrpo.{other}."), f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("module", in_room("runtime"))
-def test_the_runtime_knows_no_host(module):
+def test_the_runtime_knows_no_host():
     """What every host shares imports none; the encoder alone asks transformers, late."""
-    for name in imports(module):
-        top = name.partition(".")[0]
-        assert room(name) not in ("trl", "verl", "cli", "lab", "report"), f"{module} imports {name}"
-        assert top not in HOSTS or (module, top) == ("exgrpo.runtime.encoder", "transformers"), (
-            f"{module} imports {name}"
-        )
+    for module in in_room("runtime"):
+        for name in imports(module):
+            top = name.partition(".")[0]
+            assert room(name) not in ("trl", "verl", "cli", "lab", "report"), f"{module} imports {name}"
+            assert top not in HOSTS or (module, top) == ("exgrpo.runtime.encoder", "transformers"), (
+                f"{module} imports {name}"
+            )
 
 
 def test_importing_the_runtime_loads_no_host():
@@ -154,51 +158,52 @@ def test_importing_the_core_loads_no_host():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_says_what_it_is_for(module):
-    text = MODULES[module].read_text()
-    assert ast.get_docstring(ast.parse(text)) or (MODULES[module].name == "__init__.py" and not text.strip())
+def test_every_module_says_what_it_is_for():
+    for module in MODULES:
+        assert ast.get_docstring(tree(module)) or not tree(module).body, module
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_what_nobody_does(module):
+def test_what_nobody_does():
     """Print outside the command line, keep state by pickle, stop in a debugger, or swallow every exception."""
-    tree = ast.parse(MODULES[module].read_text())
-    assert not {name.partition(".")[0] for name in imports(module)} & {
-        "pickle",
-        "cPickle",
-        "dill",
-        "cloudpickle",
-        "shelve",
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id != "print" or room(module) == "cli", f"{module}:{node.lineno} prints"
-            assert node.func.id != "breakpoint", f"{module}:{node.lineno}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load":
-            allowed = {k.arg: k.value for k in node.keywords}
-            unsafe = getattr(allowed.get("weights_only"), "value", None) is False
-            assert not unsafe, f"{module}:{node.lineno} loads pickled objects"
-            assert getattr(allowed.get("allow_pickle"), "value", None) is not True, f"{module}:{node.lineno}"
-        assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{module}:{node.lineno} bare except"
+    for module in MODULES:
+        tree(module)
+        assert not {name.partition(".")[0] for name in imports(module)} & {
+            "pickle",
+            "cPickle",
+            "dill",
+            "cloudpickle",
+            "shelve",
+        }
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "print" or room(module) == "cli", f"{module}:{node.lineno} prints"
+                assert node.func.id != "breakpoint", f"{module}:{node.lineno}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load":
+                allowed = {k.arg: k.value for k in node.keywords}
+                unsafe = getattr(allowed.get("weights_only"), "value", None) is False
+                assert not unsafe, f"{module}:{node.lineno} loads pickled objects"
+                assert getattr(allowed.get("allow_pickle"), "value", None) is not True, f"{module}:{node.lineno}"
+            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), (
+                f"{module}:{node.lineno} bare except"
+            )
 
 
-@pytest.mark.parametrize("module", in_room("experience", "replay", "objective"))
-def test_no_draw_in_the_core_uses_a_global_generator(module):
+def test_no_draw_in_the_core_uses_a_global_generator():
     """numpy's and torch's global state, or the random module: a generator is passed in, or made from seed and generation."""
-    assert "random" not in imports(module)
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(
-            ("np.random.", "torch.rand", "torch.manual")
-        ):
-            assert ast.unparse(node) in ("np.random.Generator", "np.random.default_rng", "np.random.SeedSequence")
+    for module in in_room("experience", "replay", "objective"):
+        assert "random" not in imports(module)
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(
+                ("np.random.", "torch.rand", "torch.manual")
+            ):
+                assert ast.unparse(node) in ("np.random.Generator", "np.random.default_rng", "np.random.SeedSequence")
 
 
 def test_no_code_asks_for_a_preset_s_name():
     """A recipe is data: its name stands in presets.py and in texts, never in a comparison."""
     names = set(exgrpo.PRESETS)
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
             if isinstance(node, ast.Compare):
                 texts = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
                 if "preset" in ast.unparse(node):
@@ -238,16 +243,16 @@ def test_the_spine_is_short():
     assert sum(lines.values()) <= MOST_LINES, lines
 
 
-@pytest.mark.parametrize("name", SPINE)
-def test_the_spine_imports_no_option(name):
-    assert not any(".options" in imported for imported in imports(f"exgrpo.{name}"))
+def test_the_spine_imports_no_option():
+    for name in SPINE:
+        assert not any(".options" in imported for imported in imports(f"exgrpo.{name}"))
 
 
 def files_imported(module: str) -> set[str]:
     """Our files that a file imports, those too that only types need."""
     path, found = MODULES[module], set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -272,17 +277,17 @@ ROOMS_ABOVE = {
 }
 
 
-@pytest.mark.parametrize("module", in_room(*ROOMS_ABOVE))
-def test_no_room_imports_one_above_it(module):
-    above = {room(name) for name in imports(module) if name.startswith("exgrpo.")} & set(ROOMS_ABOVE[room(module)])
-    assert not above, f"{module} imports {above}"
+def test_no_room_imports_one_above_it():
+    for module in in_room(*ROOMS_ABOVE):
+        above = {room(name) for name in imports(module) if name.startswith("exgrpo.")} & set(ROOMS_ABOVE[room(module)])
+        assert not above, f"{module} imports {above}"
 
 
 def test_no_module_is_named_by_a_string_but_by_options_and_commands():
     """A path in a string would be an import that the other tests do not see."""
-    for module, path in MODULES.items():
+    for module in MODULES:
         if module not in ("exgrpo.config", "exgrpo.cli.main"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(tree(module)):
                 named = isinstance(node, ast.Constant) and node.value in MODULES and "." in str(node.value)
                 lower = named and room(node.value) in (room(module), "lab", "trl")  # workers of the lab, by their names
                 assert not named or (room(module) == "lab" and lower), f"{module}:{node.lineno} {node.value}"
@@ -291,9 +296,9 @@ def test_no_module_is_named_by_a_string_but_by_options_and_commands():
 OF_LIBRARIES = ("os._exit", "argparse.", "parser._", "CommandParser._", "trainer._metrics")
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room(m) not in ("trl", "verl")])
-def test_no_one_reaches_into_another_s_private_attributes(module):
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            own = ast.unparse(node.value) in ("self", "cls", "super()")
-            assert own or ast.unparse(node).startswith(OF_LIBRARIES), f"{module}:{node.lineno} {ast.unparse(node)}"
+def test_no_one_reaches_into_another_s_private_attributes():
+    for module in [m for m in MODULES if room(m) not in ("trl", "verl")]:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                own = ast.unparse(node.value) in ("self", "cls", "super()")
+                assert own or ast.unparse(node).startswith(OF_LIBRARIES), f"{module}:{node.lineno} {ast.unparse(node)}"

@@ -38,12 +38,13 @@ def stored_lab(**options):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (lambda s: np.zeros((len(s.sizes), 1)), "shape"),
-        (lambda s: np.zeros(len(s.sizes) - 1), "shape"),
+        (lambda s: np.zeros((len(s.accuracy), 1)), "shape"),
+        (lambda s: np.zeros(len(s.accuracy) - 1), "shape"),
         (lambda s: 0.0, "shape"),
         (lambda s: None, "numbers|shape"),
         (lambda s: "much", "numbers"),
-        (lambda s: np.full(len(s.sizes), np.inf), "below infinity"),
+        (lambda s: np.full(len(s.accuracy), np.inf), "below infinity"),
+        (lambda s: np.where(s.accuracy > 0.4, np.nan, 0.0), "without NaN"),
     ],
 )
 def test_a_sampler_that_answers_otherwise(answer, says):

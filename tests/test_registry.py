@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import numpy as np
 import pytest
@@ -113,12 +114,14 @@ from exgrpo import register_question_sampler, register_trajectory_choice
 
 NUMBER = 3
 
-def plain(strata):
-    return np.where(strata.accuracy > 0.6, 0.0, np.nan)
+def plain(candidates):
+    return np.zeros(len(candidates.accuracy))
 
-@register_question_sampler("odd_ones", per_question=True)
-def odd(strata):
-    return np.where(strata.questions % 2 == 1, 0.0, np.nan)
+plain.eligible = lambda candidates: candidates.accuracy > 0.6
+
+@register_question_sampler("odd_ones", eligible=lambda candidates: candidates.questions % 2 == 1)
+def odd(candidates):
+    return np.zeros(len(candidates.questions))
 
 @register_trajectory_choice("low_serial", eligible=lambda c: c.serial < 2)
 def highest_below_two(candidates):
@@ -146,7 +149,7 @@ def test_a_dotted_path_names_a_function(module):
 def test_what_a_function_was_registered_with_goes_with_its_path(module, path):
     if path == "odd_ones":
         __import__(module)
-    assert QUESTION_SAMPLERS[path].traits["per_question"]
+    assert QUESTION_SAMPLERS[path].traits["eligible"] is not None
     lab = Lab(8, question_choice=path, trajectory_choice="newest", replay_share=1.0)
     for question in range(5):
         lab.store(question, 1)
@@ -205,8 +208,8 @@ def test_a_missing_import_of_the_user_s_own_module_is_shown_as_it_is(tmp_path, m
 
 def test_a_question_sampler_of_one_s_own():
     @register_question_sampler("hardest")
-    def hardest(strata):
-        return -50.0 * strata.accuracy
+    def hardest(candidates):
+        return -50.0 * candidates.accuracy
 
     lab = Lab(8, question_choice="hardest", trajectory_choice="newest", replay_share=0.25)
     for question, right in enumerate((6, 1, 4)):
@@ -214,24 +217,53 @@ def test_a_question_sampler_of_one_s_own():
     assert [replayed(lab.plan(4)) for _ in range(5)] == [[1]] * 5
 
 
-def test_a_sampler_s_never_and_only_where_nothing_else_is_left():
-    """NaN: never; -inf: last; also where the others are all alike."""
-
-    def rule(strata):
-        return np.select([strata.accuracy < 0.3, strata.accuracy > 0.7], [np.nan, -np.inf], 0.0)
-
-    for name, options in (
-        ("plain_rule", {}),
-        ("alike_rule", {"uniform": True}),
-        ("single_rule", {"per_question": True}),
-    ):
-        register_question_sampler(name, rule, **options)
+def never_and_last(names, old):
+    for name in names:
         for seed in range(10):
             lab = Lab(20, seed=seed, question_choice=name, trajectory_choice="newest", replay_share=1.0)
             for question, right in enumerate((0, 1, 4, 4, 7, 8)):
                 lab.store(question, 1, successes=right)
-            assert set(replayed(lab.plan(2))) == {2, 3}, name
-            assert set(replayed(lab.plan(10))) == {2, 3, 4, 5}, name
+            with (
+                warnings.catch_warnings()
+                if not old
+                else pytest.warns(FutureWarning, match=f"{name!r} answers per stratum")
+            ):
+                assert set(replayed(lab.plan(2))) == {2, 3}, name
+                assert set(replayed(lab.plan(10))) == {2, 3, 4, 5}, name
+
+
+def test_a_sampler_s_never_and_only_where_nothing_else_is_left():
+    """Not eligible: never; -inf: last; asked per question and per bucket."""
+    for name, by_accuracy in (("each", False), ("each_bucket", True)):
+        register_question_sampler(
+            name, lambda c: np.where(c.accuracy > 0.7, -np.inf, 0.0), eligible=lambda c: c.accuracy >= 0.3,
+            by_accuracy=by_accuracy,
+        )  # fmt: skip
+    never_and_last(("each", "each_bucket"), old=False)
+
+
+def test_samplers_of_the_old_form_are_translated_with_a_warning():
+    """NaN: never; -inf: last; also where the others are all alike, and by each of the marks that the form is known by."""
+
+    def rule(strata):
+        return np.select([strata.accuracy < 0.3, strata.accuracy > 0.7], [np.nan, -np.inf], 0.0)
+
+    register_question_sampler("plain_rule", rule)
+    register_question_sampler("sized_rule", lambda s: rule(s) + np.log(np.maximum(s.sizes, 1)))
+    register_question_sampler("alike_rule", lambda s: rule(s), uniform=True)
+    register_question_sampler("single_rule", lambda s: rule(s), per_question=True)
+    never_and_last(("plain_rule", "sized_rule", "alike_rule", "single_rule"), old=True)
+
+
+def test_an_old_sampler_still_weighs_buckets_whatever_their_size():
+    """One question of accuracy 1/4 beside nine of 3/4, weighed 1 to 1: half of the draws."""
+    register_question_sampler("of_buckets", lambda strata: np.zeros(len(strata.accuracy)))
+    lab = Lab(20, k=4, question_choice="of_buckets", trajectory_choice="newest", replay_share=0.05)
+    for question in range(10):
+        lab.store(question, 1, successes=1 if question == 0 else 3, scorable=4)
+    with pytest.warns(FutureWarning):
+        drawn = [replayed(lab.plan(20))[0] for _ in range(400)]
+    assert abs(drawn.count(0) - 200) < 60
 
 
 def test_a_trajectory_choice_of_one_s_own():

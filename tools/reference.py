@@ -53,6 +53,8 @@ def _row(cls: type, f: "Field[Any]", group: str) -> Row:
 
 
 def _default(f: "Field[Any]") -> Any:
+    if "default" in f.metadata:  # filled in when it is not given
+        return f.metadata["default"]
     value = f.default if f.default is not MISSING else None if f.default_factory is MISSING else f.default_factory()
     value = value.value if isinstance(value, enum.Enum) else value
     return value if value is None or isinstance(value, bool | int | float | str | list | dict) else str(value)

@@ -55,7 +55,12 @@ QUESTION_SAMPLERS = Registry(
             ("uniform", "range", "variance", "linear", "tiers", "headroom"), "exgrpo.replay.options.samplers"
         ),
     },
-    traits={"per_question": False, "uniform": False},
+    traits={
+        "by_accuracy": False,
+        "eligible": None,
+        "per_question": None,
+        "uniform": None,
+    },  # the latter two: of old samplers
 )
 TRAJECTORY_CHOICES = Registry(
     "trajectory_choice",

@@ -16,7 +16,7 @@ from exgrpo.archive import maintenance as log_upkeep
 from exgrpo.archive.maintenance import fork, import_folder, merge, prune, verify
 from exgrpo.archive.parquet import export
 from exgrpo.archive.transfer import source_of
-from exgrpo.errors import DamagedLogError, ExperienceLogError, LogInUseError
+from exgrpo.errors import ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.log import LogReader, schema
 from tests.support.logs import ORIGIN, TOKENIZER, Dataset, Run, buffer_at, eventful, fingerprints, write_checkpoint
@@ -85,22 +85,45 @@ def columns_of_all_tables():
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.create(connection)
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    for table in tables:
-        for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})"):
-            yield pytest.param(table, column, kind, id=f"{table}.{column}")
+    found = {table: [row[1:3] for row in connection.execute(f"PRAGMA table_info({table})")] for table in tables}
     connection.close()
+    return found
 
 
-@pytest.mark.parametrize(("table", "column", "kind"), list(columns_of_all_tables()))
+COLUMNS = columns_of_all_tables()
+
+
+def another(table, column, kind, rowid):
+    new = {"INTEGER": f"coalesce({column}, 0) + 1000003", "REAL": f"coalesce({column}, 0) + 1e-9"}.get(kind, "'x'")
+    return f"UPDATE {table} SET {column} = {new} WHERE rowid = {rowid}"
+
+
+@pytest.mark.parametrize(
+    "table", [table for table in COLUMNS if table in {*schema.EVENTS, "tokens", "embedding", "question"}]
+)
+def test_every_changed_value_is_found(log, table):
+    """Each column's in a row of its own."""
+    path, _, _ = log
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        name = ROWS_OF.get(table, "seq")
+        rows = dict(connection.execute(f"SELECT rowid, {name} FROM {table} ORDER BY rowid DESC LIMIT 30"))
+    change(path, *(another(table, *column, rowid) for column, rowid in zip(COLUMNS[table], rows, strict=False)))
+    found = {finding.row for finding in verify(path) if finding.where == table}
+    changed = {row + 1000003 * (column[0] == name) for column, row in zip(COLUMNS[table], rows.values(), strict=False)}
+    assert found >= changed
+    assert len(changed) == len(COLUMNS[table])
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "kind"),
+    [(table, *column) for table in ("meta", "tokenizer", "snapshot", "branch", "origin") for column in COLUMNS[table]],
+)
 def test_a_changed_value_is_found(log, table, column, kind):
     path, _, _ = log
-    new = {"INTEGER": f"coalesce({column}, 0) + 1000003", "REAL": f"coalesce({column}, 0) + 1e-9"}.get(kind, "'x'")
-    change(path, f"UPDATE {table} SET {column} = {new} WHERE rowid = (SELECT max(rowid) FROM {table})")
+    change(path, another(table, column, kind, f"(SELECT max(rowid) FROM {table})"))
     found = verify(path)
     assert found
     assert all(str(finding) for finding in found)
-    if table in {*schema.EVENTS, "tokens", "embedding"}:
-        assert table in {finding.where for finding in found}
 
 
 def test_findings_name_the_row(log):
@@ -506,11 +529,45 @@ def test_merge_takes_over_each_in_turn(tmp_path):
     run.close()
 
 
-def test_merging_a_log_with_itself_stores_nothing_twice(tmp_path):
+def test_merging_a_log_with_itself_is_refused(tmp_path):
     one = made(tmp_path / "one.db")
-    report = merge([one, one], tmp_path / "both.db")
+    shutil.copy(one, tmp_path / "copy.db")
+    with pytest.raises(ConfigurationError, match=r"copy\.db holds the same as .*one\.db: name each log once"):
+        merge([one, tmp_path / "copy.db"], tmp_path / "both.db")
+    assert not (tmp_path / "both.db").exists()
+
+
+def retired_of(path):
+    with LogReader(path) as reader:
+        return {question.facts.key for question in source_of(reader).questions if question.retired}
+
+
+def test_what_had_retired_stays_so_where_nothing_else_is_known(tmp_path):
+    """An export that is imported, and a log that is merged, lose nothing; a later source that holds something counts."""
+    one = made(tmp_path / "one.db", seed=1)
+    two = made(tmp_path / "two.db", dataset=Dataset(12), seed=2, retirement="never")
+    import_folder(exported(one, tmp_path / "export"), tmp_path / "imported.db")
+    assert retired_of(tmp_path / "imported.db") == retired_of(one) != set()
+    before = held(two)
+    report = merge([one, two], tmp_path / "both.db").sources[0][1]
+    known = set(accuracies(two))
+    assert held(tmp_path / "both.db") == held(one) + before
+    assert retired_of(tmp_path / "both.db") == retired_of(one) - known
+    assert retired_of(one) & known
+    assert (report.retired, report.fresh_again) == (len(retired_of(one) - known), len(retired_of(one) & known))
+    assert verify(tmp_path / "both.db") == []
+
+
+def test_a_merge_that_was_killed_leaves_nothing_to_the_next(tmp_path, monkeypatch):
+    one = made(tmp_path / "one.db")
+    killed = Run(tmp_path / ".both.db.new")
+    killed.generation()
+    with pytest.raises(LogInUseError, match=r"\.both\.db\.new is being written by process"):
+        merge([one], tmp_path / "both.db")
+    killed.log._lock.release()  # as the system does
+    merge([one], tmp_path / "both.db")
     assert held(tmp_path / "both.db") == held(one)
-    assert report.sources[1][1].left_out == {"already stored": len(held(one))}
+    assert not list(tmp_path.glob(".both*"))
 
 
 def test_merge_commits_now_and_then(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def log(tmp_path_factory):
 def pool_of(preset="exgrpo", sizes=SIZES, earlier=0, k=8, **options) -> Pool:
     pool = made_up(resolve(preset, **options)[0], k, sizes, earlier, 100, 0)
     with_everything_open(pool.planner, 8, 0.0)
-    with pool.unmeasured():
+    with pool.preview():
         pool.planner.plan(8, 100, 0.0, pool.score)
     return pool
 
@@ -138,13 +138,12 @@ def test_means_over_rehearsals_are_those_of_real_plans(preset, sizes, options):
             asked += trajectories
             return pool.score(trajectories)
 
-        with pool.unmeasured():
-            plan = planner.plan(batch, pool.step, 0.0, score)
-            questions = [c.trajectory.question for c in plan.added] or plan.questions[plan.replayed]
-            if preset == "rescue":
-                p = np.nan_to_num(planner.buffer.questions.accuracy(plan.questions))
-                outcomes = (rng.random((batch, 8)) < p[:, None]).astype(int)
-                questions = [r.choice.trajectory.question for r in planner.rescue(plan, outcomes, score)]
+        plan = planner.plan(batch, pool.step, 0.0, score)
+        questions = [c.trajectory.question for c in plan.added] or plan.questions[plan.replayed]
+        if preset == "rescue":
+            p = np.nan_to_num(planner.buffer.questions.accuracy(plan.questions))
+            outcomes = (rng.random((batch, 8)) < p[:, None]).astype(int)
+            questions = [r.choice.trajectory.question for r in planner.rescue(plan, outcomes, score)]
         by_row = table.by_row(np.array(questions, int))
         real.append([*by_row, len(asked), plan.refused])
     counts = [[*table.by_row(d.questions), d.measured, d.refused] for d in rehearsals.all]
@@ -204,7 +203,7 @@ def test_a_run_s_next_step(tmp_path, say, monkeypatch):
     assert (pool["replayable"], pool["retired"], pool["trajectories"]) == (
         planner.buffer.num_replayable, planner.buffer.num_retired, len(planner.buffer)
     )  # fmt: skip
-    assert pool["pass_at_1"] == planner.pass_at_1
+    assert pool["pass_at_1"] == planner.gate.pass_at_1
     assert planner.buffer.num_replayable > 6
     snapshot, bucket = snapshot_of(planner.buffer), Counter()
     asked, plans = 0, 600
@@ -316,7 +315,7 @@ def test_a_made_up_pool_is_what_a_run_would_hold():
         sorted(buffer.count.tolist()) == [0] * 6 + [1] * 3 + [2] * 3 + [3] * 3
     )  # all right: retired; none right: nothing
     assert (buffer.num_retired, buffer.num_replayable) == (3, 9)
-    assert pool.planner.pass_at_1 == pytest.approx((0 + 1 + 2 + 3) / 16)
+    assert pool.planner.gate.pass_at_1 == pytest.approx((0 + 1 + 2 + 3) / 16)
     live = buffer.live_slots()
     assert set((50 - buffer.column("step")[live]).tolist()) <= set(range(1, 21))
     assert buffer.column("correct")[live].all()

@@ -12,7 +12,7 @@ from exgrpo.cli import main as entry
 from exgrpo.cli.environment import supported_trl
 from exgrpo.cli.main import UsageError, main
 from exgrpo.errors import ConfigurationError
-from exgrpo.trl.checks import SUPPORTED_TRL
+from exgrpo.trl.contract import SUPPORTED_TRL
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib", "rich")
 

@@ -1,48 +1,18 @@
 """Two ranks under gloo: the same experience on each, and the same as one rank's; nothing hangs."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
+from tests.support.launch import launch_all
 
-ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "tests" / "support" / "worker.py"
+pytestmark = pytest.mark.slow
 
 
 def launch(output: Path, world: int, **options) -> list[dict]:
     """One run; what each rank says of it."""
     return [results[0] for results in launch_all(output, world, [options])]
-
-
-def launch_all(output: Path, world: int, jobs: list[dict]) -> list[list[dict]]:
-    """Runs one after the other in the same processes; what each rank says of each."""
-    output.mkdir(parents=True)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "MASTER_ADDR": "127.0.0.1",
-    }  # fmt: skip
-    run = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(world), "--master_addr", "127.0.0.1",
-            "--master_port", str(port), str(WORKER), str(output), json.dumps(jobs),
-        ],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
-    ranks = [json.loads((output / f"rank-{rank}.json").read_text()) for rank in range(world)]
-    assert all(result["world"] == world for results in ranks for result in results)
-    return ranks
 
 
 def difference(a: dict, b: dict) -> float:

@@ -72,7 +72,8 @@ def test_a_setup_that_fails():
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_leaves_no_process():
     script = (
-        "import sys\n"
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where tests run in the background
         "from exgrpo.lab.studies.workers import Job, run_jobs\n"
         "if __name__ == '__main__':\n"
         f"    job = Job('a', '{HERE}:environment', {{'name': 'HOME'}}, (), True)\n"

@@ -2,9 +2,13 @@
 
 import contextlib
 import errno
+import json
 import os
+import shutil
+import socket
 import sqlite3
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from exgrpo.archive.verify import _Audit, verify
 from exgrpo.errors import ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from exgrpo.log import LogReader, connection, filesystem
 from exgrpo.log.filesystem import JOURNALS, ROLLBACK, UNLOCKED, VARIABLE, WAL
-from tests.support.logs import Run
+from tests.support.logs import Dataset, Run
 
 NOBODY = 65534
 
@@ -46,6 +50,7 @@ ERRORS = {
     "SQLITE_IOERR_NOMEM": (ExperienceLogError, "no memory left"),
     "SQLITE_IOERR_READ": (ExperienceLogError, "the disk failed"),
     "SQLITE_FULL": (ExperienceLogError, "no space left"),
+    "SQLITE_IOERR_SHMSIZE": (ExperienceLogError, "no space left"),
     "SQLITE_READONLY_ROLLBACK": (ExperienceLogError, "cannot be written or opened"),
     "SQLITE_BUSY": (LogInUseError, "locked by another process"),
     "SQLITE_ERROR": (ExperienceLogError, "That is no damage"),
@@ -173,6 +178,16 @@ def test_a_killed_log_is_continued_with_another_journal(tmp_path, monkeypatch, b
     first.log.close()
 
 
+def test_a_copy_that_finds_no_room_is_not_said_of_the_log(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, ROLLBACK)
+    run = Run(tmp_path / "experience.db")
+    run.generation()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ExperienceLogError, match=r"can only be read from a copy, .* Set TMPDIR to a folder"):
+        LogReader(run.path)
+    run.close()
+
+
 def test_readers_do_not_hold_up_who_writes_a_rollback_journal(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, ROLLBACK)
     monkeypatch.setattr(connection, "PATIENCE", 0.0)
@@ -209,6 +224,118 @@ def test_where_flock_is_refused_a_file_takes_its_place(tmp_path, monkeypatch, sa
     second = connection.WriterLock(path)
     second.acquire()
     second.release()
+
+
+def deleted(path):
+    path.unlink()
+
+
+def moved(path):
+    path.rename(path.with_name("elsewhere.db"))
+
+
+def replaced(path):
+    copy = path.with_name("copy.db")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+
+
+def folder_deleted(path):
+    shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize("fault", [deleted, moved, replaced, folder_deleted])
+def test_a_log_that_goes_while_it_is_written_is_missed_at_the_next_commit(tmp_path, fault):
+    """The system would go on writing into what has no name any more."""
+    run = Run(tmp_path / "run" / "experience.db")
+    run.generation()
+    fault(run.path)
+    with pytest.raises(
+        ExperienceLogError, match=r"was (deleted or moved|replaced) while .*resume from the last checkpoint"
+    ):
+        run.generation()
+    run.close()
+
+
+@pytest.mark.parametrize("first_to_commit", [0, 1])
+def test_two_writers_without_the_lock_s_file_do_not_mix(tmp_path, first_to_commit):
+    runs = [Run(tmp_path / "experience.db")]
+    runs[0].generation()
+    (tmp_path / "experience.db.lock").unlink()
+    runs.append(Run(tmp_path / "experience.db", seed=1))
+    runs[first_to_commit].generation()
+    with pytest.raises(LogInUseError, match=r"another process has written to .*experience\.db\.lock deleted\?"):
+        runs[1 - first_to_commit].generation()
+    runs[first_to_commit].generation()
+    for run in runs:
+        run.close()
+    assert verify(tmp_path / "experience.db") == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '"x"', '{"pid": 1e999, "host": "a", "since": "b"}', '{"pid": 1}'])
+def test_what_says_who_writes_a_log_may_say_anything(tmp_path, text):
+    path = tmp_path / "experience.db"
+    run = Run(path)
+    Path(f"{path}.owner").write_text(text)
+    with pytest.raises(LogInUseError, match="is being written by another process"):
+        connection.WriterLock(path).acquire()
+    assert connection.owner_of(path) is None
+    Path(f"{path}.owner").write_text(json.dumps({"pid": 2**70, "host": socket.gethostname(), "since": ""}))
+    assert connection.owner_of(path).is_gone
+    run.close()
+
+
+def test_a_path_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for place in (tmp_path / "circle", tmp_path / ("x" * 300), tmp_path / "nul\0"):
+        for use in (Run, LogReader):
+            with pytest.raises(ExperienceLogError, match=r"can be used|cannot be made|there is no experience log"):
+                use(place / "experience.db")
+
+
+def test_what_lies_in_a_log_s_place_is_kept_with_its_journal(tmp_path):
+    path, kept = tmp_path / "experience.db", []
+    for seed in range(3):
+        kept.append(fault_bytes(path, seed))
+        Run(tmp_path / "new.db", seed=seed).close()
+        connection.put_in_place(tmp_path / "new.db", path)
+        assert verify(path) == []
+    for name, (main, wal) in zip(["left-behind", "left-behind-2", "left-behind-3"], kept, strict=True):
+        assert (tmp_path / f"experience.db.{name}").read_bytes() == main
+        assert (tmp_path / f"experience.db.{name}-wal").read_bytes() == wal
+    (tmp_path / "new.db-wal").write_bytes(b"not in the file yet")
+    Run(tmp_path / "other.db").close()
+    with pytest.raises(ExperienceLogError, match="could not be written in full"):
+        connection.put_in_place(tmp_path / "new.db", path)
+
+
+def fault_bytes(path, seed):
+    """Of a log and of its journal, after a kill."""
+    run = Run(path.with_name("killed.db"), seed=seed)
+    run.generation()
+    found = tuple(run.path.with_name(f"killed.db{end}").read_bytes() for end in ("", "-wal"))
+    run.close()
+    run.path.unlink()
+    for end, data in zip(("", "-wal"), found, strict=True):
+        path.with_name(f"{path.name}{end}").write_bytes(data)
+    return found
+
+
+def test_text_that_unicode_does_not_have_is_kept_as_its_escape(tmp_path):
+    class Hostile(Dataset):
+        def facts(self, question):
+            return replace(
+                super().facts(question), prompt="a\ud800\0", problem_type="\udcff", columns='{"x": "\udcfe"}'
+            )
+
+    run = Run(tmp_path / "experience.db", Hostile(), note="from /data/\udcff")
+    run.generation()
+    run.close()
+    with LogReader(run.path) as reader:
+        facts = next(facts for _, facts in reader.questions())
+        assert (facts.prompt, facts.problem_type) == ("a\\ud800\0", "\\udcff")
+        assert reader.branches[1].note == "from /data/\\udcff"
+    assert verify(run.path) == []
 
 
 # Read-only places -------------------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ def test_upkeep_of_a_run_with_any_options(tmp_path, options):
     with LogReader(path) as reader:
         export(reader, tmp_path / "out")
     import_folder(tmp_path / "out", path)
-    merge([path, path], tmp_path / "merged.db")
+    merge([path], tmp_path / "merged.db")
     assert verify(path) == []
     assert verify(tmp_path / "merged.db") == []
 
@@ -342,7 +342,9 @@ def taken(path, folder, origin=ORIGIN, rescore=None, bounds=None, change=None):
         report = inherit(source, buffer, writer, origin, 0, rescore, bounds, told.append)
         found = buffer.get_many(np.argsort(buffer.column("serial")[buffer.live_slots()]).tolist())
         writer.commit(PlannerState(), snapshot=snapshot_of(buffer))
-        rows = writer.reader.embeddings(writer.reader.lineage(writer.position), origin.embedding, writer.index_of)
+        rows = writer.reader.embeddings(
+            writer.reader.lineage(writer.position), origin.embedding, writer.question_map.question_of
+        )
         vectors = [(t.question, t.embedding.tobytes()) for t in told if t.embedding is not None]
         assert [(question, vector.tobytes()) for _, question, vector in rows] == vectors
         writer.close()

@@ -26,6 +26,7 @@ from exgrpo.experience.events import (
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.log import LogReader, LogWriter, Provenance, QuestionFacts, StoredTrajectories, rebuild
+from exgrpo.log.question_map import QuestionMap
 
 QUESTIONS, K, DIMENSION = 5, 4, 3
 question = st.integers(0, QUESTIONS - 1)
@@ -78,7 +79,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = LogWriter(self.path, Numbered(), self.dtype)
         self.log.begin(self.origin, position, self.step)
         self.buffer = ExperienceBuffer(QUESTIONS, K, self.config, self.log, self.log)
-        return rebuild(self.log.reader, self.buffer, position, self.log.indices())
+        return rebuild(self.log.reader, self.buffer, position, self.log.question_map)
 
     # Events -----------------------------------------------------------------------------------------------------
 
@@ -193,19 +194,17 @@ class LogMachine(RuleBasedStateMachine):
             return
         self.log.close()
         with LogReader(self.path) as reader:
-            indices = np.full(QUESTIONS + 1, -1, np.int32)
-            for number, facts in reader.questions():
-                indices[number] = facts.dataset_row
+            questions = QuestionMap(Numbered().keys, ((number, facts.key) for number, facts in reader.questions()))
             for position, state, fingerprint, _, embedded in self.commits:
                 lineage = reader.lineage(position)
                 for use_snapshot in (True, False):
-                    store = StoredTrajectories(reader, lineage, lambda number: int(indices[number]))
+                    store = StoredTrajectories(reader, lineage, questions.question_of)
                     small = replace(self.config, capacity=1, capacity_per_question=1)
                     buffer = ExperienceBuffer(QUESTIONS, K, small, store)
-                    found = rebuild(reader, buffer, position, indices, use_snapshot)
+                    found = rebuild(reader, buffer, position, questions, use_snapshot)
                     assert replace(found, recent=()) == state
                     assert fingerprint_of(buffer) == fingerprint
-                found = reader.embeddings(lineage, index_of=lambda number: int(indices[number]))
+                found = reader.embeddings(lineage, question_of=questions.question_of)
                 assert [(serial, question, vector.tobytes()) for serial, question, vector in found] == embedded
         self.folder.cleanup()
 

@@ -17,8 +17,9 @@ from exgrpo.experience import ExperienceBuffer, Trajectory, bucket_of, tier_of
 from exgrpo.replay import replay_count
 from exgrpo.replay.members import draw_members
 from exgrpo.replay.plan import spaced
+from exgrpo.replay.question_candidates import QuestionCandidates
 from exgrpo.replay.rng import generator_for
-from exgrpo.replay.sampling import Strata, bucket_probabilities, draw_counts, draw_questions, gaussian
+from exgrpo.replay.sampling import bucket_probabilities, draw_counts, draw_questions, gaussian
 from tests.reference import sampler as reference
 
 CHOICES = ("gaussian", "variance", "uniform")
@@ -99,7 +100,8 @@ def test_the_method_s_own_law_at_eight_completions(sigma):
 def test_sigma_of_the_paper_s_text_is_nearly_uniform():
     config = ReplayConfig(sigma=1.0)
     p = bucket_probabilities(
-        gaussian(Strata(np.arange(1, 8) / 8, np.ones(7, int), config, ExperienceBuffer(1, 8))), np.ones(7, int)
+        gaussian(QuestionCandidates(np.arange(1, 8) / 8, np.ones(7, int), config, ExperienceBuffer(1, 8))),
+        np.ones(7, int),
     )
     assert [round(100 * float(x), 1) for x in (p.min(), p.max())] == [13.7, 14.7]
 

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -156,17 +156,15 @@ def test_a_question_that_repeats_is_not_counted_as_a_retired_one():
 
 
 @pytest.mark.parametrize("q", [1, 2, 5])
-@pytest.mark.parametrize("n", [0, 1, 2, 5, 13])
-@pytest.mark.parametrize("retire", ["none", "all but one", "all"])
-@pytest.mark.parametrize("replay", ["none", "all but one", "all"])
-def test_it_always_ends(q, n, retire, replay):
-    run = Run(q)
-    run.retire(*range({"none": 0, "all but one": q - 1, "all": q}[retire]))
-    replayed = range(q - {"none": 0, "all but one": q - 1, "all": q}[replay], q)
-    replayed = [question for question in replayed if not run.retired[question]]
-    for _ in range(6):
-        run.take(n, replayed)
-    run.take(n)
+def test_it_always_ends(q):
+    """With none, all but one, and all of the questions retired, and replayed."""
+    for n, retired, replayed in product([0, 1, 2, 5, 13], [0, q - 1, q], [0, q - 1, q]):
+        run = Run(q)
+        run.retire(*range(retired))
+        free = [question for question in range(q - replayed, q) if not run.retired[question]]
+        for _ in range(6):
+            run.take(n, free)
+        run.take(n)
 
 
 def test_what_waits_stays_bounded_when_nearly_all_is_replayed_again_and_again():

@@ -60,10 +60,10 @@ def test_a_coin_of_whole_stored_groups_observes_nothing():
         lab.store(question, 1, 2, successes=1)
     plan = lab.plan(4)
     assert [len(group) for group in plan.replays] == [2] * 4
-    before = lab.planner.pass_at_1
+    before = lab.planner.gate.pass_at_1
     assert lab.observe(plan) == [None] * 4
     assert lab.of(Observed) == []
-    assert lab.planner.pass_at_1 is before
+    assert lab.planner.gate.pass_at_1 is before
 
 
 # Added --------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 from exgrpo.experience.events import Admitted, Evicted, Measured, Observed, Replayed, Retired, one_by_one
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.replay import FreshStream, ReplayPlanner
+from exgrpo.replay.preview import preview
 
 K = 8
 
@@ -200,9 +201,9 @@ def test_pass_at_1_is_over_fresh_scorable_completions():
     lab = Lab(questions=2, start_pass_at_1=0.35)
     plan = lab.plan(2)
     lab.observe(plan, {0: [RIGHT] + [UNSCORABLE] * 7, 1: [WRONG] * 2 + [UNSCORABLE] * 6})
-    assert lab.planner.pass_at_1 == pytest.approx(1 / 3)
+    assert lab.planner.gate.pass_at_1 == pytest.approx(1 / 3)
     lab.observe(lab.plan(2), {0: [UNSCORABLE] * 8, 1: [UNSCORABLE] * 8})
-    assert lab.planner.pass_at_1 == pytest.approx(1 / 3)  # nothing measured, nothing changed
+    assert lab.planner.gate.pass_at_1 == pytest.approx(1 / 3)  # nothing measured, nothing changed
 
 
 def test_experience_is_collected_and_questions_retire_before_the_gate_opens():
@@ -518,3 +519,23 @@ def test_other_group_sizes(k):
     assert plan.num_replayed == 4
     lab.observe(plan, {0: [RIGHT] * (k - 1)})
     assert lab.buffer.retired[0]
+
+
+def test_a_preview_leaves_everything_as_it_was():
+    """Buffer, gate, stream, counter and listener; and it plans what the planner would."""
+    told = []
+    lab = Lab(20, entropy_refresh="exact", replay_share=0.5, trajectory_choice="lowest_entropy", max_uses=1)
+    for question in range(6):
+        lab.store(question, 1, 2)
+    lab.plan(4)
+    planner, n = lab.planner, lab.planner.stream.num_questions
+    planner.listener = told.append
+    before = fingerprint_of(lab.buffer), planner.state(lab.step)
+    with preview(planner, FreshStream(lambda number: np.arange(n), n)):
+        tried = planner.plan(4, lab.step, 0.0, lambda ts: [9.0] * len(ts))
+        assert (lab.buffer.column("entropy") == 9.0).any()
+    assert (fingerprint_of(lab.buffer), planner.state(lab.step)) == before
+    assert not told
+    plan = planner.plan(4, lab.step, 0.0, lambda ts: [9.0] * len(ts))
+    assert [c.serial for c in tried.choices] == [c.serial for c in plan.choices]
+    assert told

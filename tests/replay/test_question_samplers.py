@@ -6,27 +6,32 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from exgrpo.config import ReplayConfig
+from exgrpo.config import QUESTION_SAMPLERS, ReplayConfig
 from exgrpo.errors import ConfigurationError
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.difficulty import scaled
 from exgrpo.replay import ReplayPlanner
-from exgrpo.replay.options.samplers import headroom, inside_range, linear, quantile, tiers, uniform, variance
+from exgrpo.replay.options.samplers import headroom, quantile
+from exgrpo.replay.question_candidates import QuestionCandidates
 from exgrpo.replay.rng import generator_for
-from exgrpo.replay.sampling import Strata, draw_questions, gaussian
+from exgrpo.replay.sampling import draw_questions
 from exgrpo.replay.stream import FreshStream
+from exgrpo.replay.validation import weights_of
 from tests.support.lab import NAN, Lab, added, replayed, trajectory
 
 
-def strata(sizes, **options):
+def buckets(sizes, **options):
     """Buckets 0..K of the given sizes."""
     k = len(sizes) - 1
-    return Strata(np.arange(k + 1) / k, np.array(sizes), ReplayConfig(**options), ExperienceBuffer(1, k))
+    return QuestionCandidates(np.arange(k + 1) / k, np.array(sizes), ReplayConfig(**options), ExperienceBuffer(1, k))
 
 
-def weights(sampler, sizes, **options):
-    """The weights of the buckets; NaN (never) as None."""
-    return [None if math.isnan(w) else math.exp(w) for w in sampler(strata(sizes, **options))]
+def weights(name, sizes, **options):
+    """The weights of whole buckets; None where their questions are never drawn."""
+    found = buckets(sizes, question_choice=name, **options)
+    log_weights, eligible = weights_of(QUESTION_SAMPLERS[name], found)
+    each = zip(np.exp(log_weights) * sizes, eligible, strict=True)
+    return [float(weight) if may else None for weight, may in each]
 
 
 def pool(successes, k=4, types=None, advantage=NAN, **options):
@@ -58,18 +63,18 @@ def assert_near(count, times, chance):
 
 def test_gaussian_by_hand():
     """exp(-(a - 0.5)^2 / (2 0.25^2)) at 0, 1/4, 1/2, 3/4, 1: exp(-2), exp(-1/2), 1, ...; the size says nothing."""
-    got = weights(gaussian, [5, 1, 1, 9, 2], sigma=0.25)
+    got = weights("gaussian", [5, 1, 1, 9, 2], sigma=0.25)
     assert got == pytest.approx([0.1353353, 0.6065307, 1.0, 0.6065307, 0.1353353])
-    assert weights(gaussian, [1] * 5, sigma=0.25, mu=1.0)[3:] == pytest.approx([0.6065307, 1.0])
+    assert weights("gaussian", [1] * 5, sigma=0.25, mu=1.0)[3:] == pytest.approx([0.6065307, 1.0])
 
 
 def test_uniform_weighs_by_the_number_of_questions():
-    assert weights(uniform, [3, 1, 2]) == pytest.approx([3, 1, 2])
+    assert weights("uniform", [3, 1, 2]) == pytest.approx([3, 1, 2])
 
 
 def test_variance_by_hand():
     """size p (1 - p): 2 x 3/16, 1 x 1/4, 3 x 3/16; nothing at 0 and 1."""
-    assert weights(variance, [4, 2, 1, 3, 4]) == pytest.approx([0, 0.375, 0.25, 0.5625, 0])
+    assert weights("variance", [4, 2, 1, 3, 4]) == pytest.approx([0, 0.375, 0.25, 0.5625, 0])
 
 
 @pytest.mark.parametrize(
@@ -82,16 +87,16 @@ def test_variance_by_hand():
     ],
 )
 def test_linear_by_hand(mu, expected):
-    assert weights(linear, [2, 1, 1, 1, 1], mu=mu) == pytest.approx(expected)
+    assert weights("linear", [2, 1, 1, 1, 1], mu=mu) == pytest.approx(expected)
 
 
 def test_tiers_by_hand():
     """Two tiers, [0, 1/2) and [1/2, 1], with 3 to 1: 0.75 over the 4 questions below, 0.25 over the 2 above."""
-    assert weights(tiers, [3, 1, 1, 0, 1], tier_shares=(3, 1)) == pytest.approx([9 / 4, 3 / 4, 0.5, 0, 0.5])
+    assert weights("tiers", [3, 1, 1, 0, 1], tier_shares=(3, 1)) == pytest.approx([9 / 4, 3 / 4, 0.5, 0, 0.5])
 
 
 def test_a_tier_with_share_0_is_never_drawn():
-    assert weights(tiers, [1, 1, 1, 1, 1], tier_shares=(0, 1))[:2] == [None, None]
+    assert weights("tiers", [1, 1, 1, 1, 1], tier_shares=(0, 1))[:2] == [None, None]
     buffer = pool([0, 1, 1, 2, 4])
     assert set(draws(buffer, 4, question_choice="tiers", tier_shares=(0, 1))) == {3, 4}  # 2 where 4 were wanted
 
@@ -106,7 +111,7 @@ def test_tiers_share_as_they_should():
 
 def test_the_default_tiers_are_fifths():
     """0, 1/4 | 1/2 | 3/4, 1 lie in the fifths 0, 1, 2, 3, 4: one bucket each."""
-    assert weights(tiers, [2, 1, 1, 4, 1]) == pytest.approx([0.2] * 5)
+    assert weights("tiers", [2, 1, 1, 4, 1]) == pytest.approx([0.2] * 5)
 
 
 def test_an_empty_tier_leaves_its_share_to_the_others():
@@ -119,11 +124,11 @@ def test_an_empty_tier_leaves_its_share_to_the_others():
 
 
 def test_fixed_bounds_are_exclusive():
-    got = weights(inside_range, [1, 2, 3, 4, 5], range_low=0.25, range_high=0.75)
+    got = weights("range", [1, 2, 3, 4, 5], range_low=0.25, range_high=0.75)
     assert got == [None, None, pytest.approx(3), None, None]
-    got = weights(inside_range, [1, 2, 3, 4, 5], range_low=0.0, range_high=1.0)
+    got = weights("range", [1, 2, 3, 4, 5], range_low=0.0, range_high=1.0)
     assert got == [None, *map(pytest.approx, (2, 3, 4)), None]
-    ten = weights(inside_range, [1] * 11)  # 0.3 and 0.7 themselves are outside
+    ten = weights("range", [1] * 11)  # 0.3 and 0.7 themselves are outside
     assert [b for b, w in enumerate(ten) if w is not None] == [4, 5, 6]
 
 
@@ -161,11 +166,11 @@ def test_quantiles_of_unordered_values_and_of_none():
 
 def test_bounds_that_adapt_are_quantiles_inclusive():
     """The same ten: the 0.2 quantile is 0, the 0.6 quantile 1/4, both inside."""
-    got = weights(inside_range, [2, 4, 0, 3, 1], range_adapts=True, range_low=0.2, range_high=0.6)
+    got = weights("range", [2, 4, 0, 3, 1], range_adapts=True, range_low=0.2, range_high=0.6)
     assert [b for b, w in enumerate(got) if w is not None and w > 0] == [0, 1]
-    got = weights(inside_range, [2, 4, 0, 3, 1], range_adapts=True, range_low=0.3, range_high=0.7)
+    got = weights("range", [2, 4, 0, 3, 1], range_adapts=True, range_low=0.3, range_high=0.7)
     assert [b for b, w in enumerate(got) if w is not None and w > 0] == [1, 3]
-    got = weights(inside_range, [2, 4, 0, 3, 1], range_adapts=True, range_low=0.5, range_high=0.5)
+    got = weights("range", [2, 4, 0, 3, 1], range_adapts=True, range_low=0.5, range_high=0.5)
     assert [b for b, w in enumerate(got) if w is not None and w > 0] == [1]
 
 
@@ -203,7 +208,7 @@ def test_headroom_ranks_questions_by_their_best_trajectory():
 
 def test_headroom_weights_are_so_steep_that_they_rank():
     buffer = with_headroom([(1.0, 0.25)], [(-1.0, 0.5)], [])
-    got = headroom(Strata(np.zeros(3), np.ones(3, int), ReplayConfig(), buffer, np.arange(3), 0))
+    got = headroom(QuestionCandidates(np.zeros(3), np.ones(3, int), ReplayConfig(), buffer, np.arange(3), 0))
     np.testing.assert_allclose(got, [0.75e9, 0.5e9, -1e9], rtol=1e-3)
 
 

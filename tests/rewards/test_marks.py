@@ -132,7 +132,15 @@ DENIED = [
     "**%s** is not our final answer", "\\(%s\\) \\text{ is not the answer}", "A wrong answer: %s", "anything but %s",
     "I doubt the answer is %s", "%s is too big", "%s is clearly not it", "%s does not seem to be the answer",
     "%s\nis not the answer", "$$\n%s\n$$\nis not the answer", "%s must be rejected", "%s is by no means the answer",
-    "-%s", "2%s", "%s/2", "%s + 1", "%s^2", "~~%s~~", "\\cancel{%s}", "the answer $\\neq %s$",
+    "-%s", "2%s", "%s/2", "%s + 1", "%s^2", "~~%s~~", "\\cancel{%s}", "the answer $\\neq %s$", "<del>%s</del>",
+    "%s0", "%sx", "%s - 1", "%s \\times 10", "%s\\cdot 2", "%s:3", "$1 - %s$", "$1 + %s$", "$-\\,%s$", "$-\\left(%s\\right)$",
+    "negative %s", "10 * %s", "10 \\cdot %s", "\\sqrt{%s}", "\\frac{%s}{2}", "\\frac{1}{%s}", "2^{%s}", "\\sin %s",
+    "\\pm %s", "(3, %s)", "If the answer were %s, then 0 = 1", "Suppose %s. This fails.", "I don't think it is %s",
+    "It could be %s, but it is not.", "Some say %s, but they are wrong.",
+]  # fmt: skip
+CORRECTED = [  # by what stands beside or behind a box
+    "%s or 73", "%s, 73", "Either $%s$ or $73$.", "%s; 73", "($%s$, 3)", "%s\n\nActually, it should be 73.",
+    "$%s$\n\nWait, I made a mistake.", "%s\nCorrection: 73",
 ]  # fmt: skip
 STATED = [
     "%s", "This is not an integer, so %s", "If not, %s", "x is not 0, so the answer is %s.", "It is not 71 but %s.",
@@ -141,7 +149,10 @@ STATED = [
     "Without a doubt %s", "%s. If you got 36, that is wrong.", "%s is right, and 71 is not the answer.", "x=%s", "1. %s",
     "The answer is none other than %s.", "%s, but let me verify: 70+2=72. Yes.", "This can't be simplified: %s",
     "%s\n\nNot that it matters.", "Hence x is not negative and equals %s", "%s is what was asked for, no more and no less",
-    "x $\\neq %s$ is the condition",
+    "x $\\neq %s$ is the condition", "Step 3 - %s", "**Step (3)** %s", "* %s", "+ %s", "$2+3=%s$", "$\\left(%s\\right)$", "%s!",
+    "{\\large %s}", "%s\\quad\\blacksquare", "%s, 3 times as many", "%s or 72.0", "%s, or $\\frac{144}{2}$.",
+    "I don't think there is more to do, so %s", "If you add, it is %s", "%s\n\nActually, this holds for all n.",
+    "minus two gives %s",
 ]  # fmt: skip
 
 
@@ -150,6 +161,28 @@ STATED = [
 def test_what_the_text_denies_is_no_answer_and_what_it_states_is_one(function, mark):
     assert [text for text in DENIED if of(function, text % mark)] == []
     assert [text for text in STATED if not of(function, text % mark)] == []
+
+
+@pytest.mark.parametrize("function", VALUES)
+def test_what_is_said_beside_a_box_counts(function):
+    assert [text for text in CORRECTED if of(function, text % BOX)] == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "right"),
+    [
+        (r"0.25\%", r"\boxed{0.25}\%", 1), ("0.25", r"\boxed{0.25}\%", 0), (r"25\%", r"$\boxed{25}\%$", 1),
+        (r"90^\circ", r"\boxed{90}^\circ", 1), (r"90^\circ", r"$\boxed{90}^{\circ}$", 1), (r"\pi", r"\boxed{\pi}^\circ", 0),
+        (r"5\text{ cm}", r"\boxed{5}\text{ cm}", 1), (r"5\text{ m}", r"\boxed{5}\text{ cm}", 0),
+        ("5", r"\boxed{5}\text{ cm}", 1),
+        (r"5\text{ cm}^2", r"\boxed{5}\ \text{cm}^2", 1), (r"5\text{ cm}", r"\boxed{5}\ \text{cm}^2", 0),
+        ("5000000", "$\\boxed{5}$ million", 1), ("5", "$\\boxed{5}$ million", 0), ("5", r"\boxed{5}\text{k}", 0),
+        (r"\text{(C)}", r"\boxed{C} - 5 km", 1),
+        ("5", r"\boxed{5}\text{ apples}", 1), ("5", r"\boxed{5}\text{ since }x=5", 1),
+    ],
+)  # fmt: skip
+def test_a_sign_a_scale_and_a_unit_behind_a_box_belong_to_it(gold, text, right):
+    assert of(math_reward, text, gold) == right
 
 
 @pytest.mark.parametrize(
@@ -199,6 +232,18 @@ def test_a_thought_that_was_begun_and_cut_has_no_answer(function, said, gold):
         assert function(messages[::-1], [replies[0]] * 3, **columns(gold, 3)) == [1.0, 1.0, 0.0]
     prompts = ["70+2? <think>\n", "70+2?"]
     assert function(prompts, texts[:1] * 2, **columns(gold, 2)) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("<thinking>", "</thinking>"), ("<THINK>", "</THINK>"), ("<reasoning>", "</reasoning>"), ("[THINK]", "[/THINK]"),
+     ("◁think▷", "◁/think▷"), ("<|begin_of_thought|>", "<|end_of_thought|>")],
+)  # fmt: skip
+@pytest.mark.parametrize(("function", "said", "gold"), FUNCTIONS)
+def test_a_thought_between_other_tags_is_one(function, said, gold, opening, closing):
+    texts = [f"{opening}{said}", f"{opening}hm{closing}{said}", f"{opening}{said}{closing}"]
+    assert function([""] * 3, texts, **columns(gold, 3)) == [0.0, 1.0, 0.0]
+    assert function([f"q\n{opening}\n"] * 2, [said, f"hm{closing}{said}"], **columns(gold, 2)) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from exgrpo.experience.events import Event
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+from exgrpo.trl.generation import rows_to_generate
 from trl import GRPOConfig, GRPOTrainer
 
 CHARACTERS = "0123456789+-*=() abcdefghijklmnopqrstuvwxyz?"
@@ -136,12 +137,10 @@ def scripted_generation(self, prompt_ids, *args, **kwargs):
         offset, counter = self.accelerator.process_index * len(prompt_ids), self._step // self.args.steps_per_generation
         rows = range(offset, offset + len(prompt_ids))
     else:
-        counter, everything = (
-            generation.batch.plan.generation,
-            range(generation.batch.offset, generation.batch.offset + generation.batch.size),
-        )
-        rows = [row for row in everything if row not in generation.batch.stored]
-        rows = list(everything) if len(rows) != len(prompt_ids) else rows
+        batch = generation.batch
+        counter, rows = batch.plan.generation, [batch.offset + row for row in range(batch.size)]
+        if batch.stored:
+            rows = [batch.offset + row for row in rows_to_generate(self, batch, self.comm.world_size)]
     completions = [
         encode(tokenizer, script(counter, tokenizer.decode(ids), row % self.num_generations))
         for row, ids in zip(rows, prompt_ids, strict=True)

@@ -62,11 +62,13 @@ class Run:
         self.step = 0
         if position is not None:
             reader = self.log.reader
-            state = rebuild(reader, self.planner.buffer, position, self.log.indices())
+            state = rebuild(reader, self.planner.buffer, position, self.log.question_map)
             self.step = state.step
             if self.planner.diversity is not None:
                 lineage = reader.lineage(position)
-                for _, question, vector in reader.embeddings(lineage, origin.embedding, self.log.index_of):
+                for _, question, vector in reader.embeddings(
+                    lineage, origin.embedding, self.log.question_map.question_of
+                ):
                     self.planner.diversity.add(question, vector)
         self.log.begin(origin, position, self.step, note)
         if position is not None:

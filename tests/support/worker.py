@@ -1,11 +1,16 @@
-"""One process of runs over one or two ranks, one after the other; prints nothing, writes what happened to
+"""One process of runs over one or more ranks, one after the other; prints nothing, writes what happened to
 OUTPUT/rank-N.json.
 
 Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
+
+Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
+(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`.
 """
 
+import faulthandler
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from transformers import TrainerCallback
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
 from exgrpo.experience.replayed import fingerprint_of
 from tests.support import harness as h
+from tests.support import sharded
 from trl import GRPOTrainer
 
 GrpoGeneration = GRPOTrainer._generate_single_turn
@@ -34,6 +40,15 @@ def scripted(generation: int, prompt: str, member: int) -> str:
     if kind == 1:
         return f"a{i}$"
     return f"{'abcdefgh'[draw % 8]}{i}$" if draw % 3 == 0 else "y" * (1 + draw % 7) + "$"
+
+
+def alike(generation: int, prompt: str, member: int) -> str:
+    """No group has variance: all are wrong in one generation, all are right in the next."""
+    i = int(prompt[1:].split("=")[0])
+    return f"a{i}$" if generation % 2 else "z$"
+
+
+SCRIPTS = {"scripted": scripted, "alike": alike}
 
 
 def by_luck(prompts, completions, right, **kwargs):
@@ -65,7 +80,9 @@ def event_row(event) -> list:
 
 def main() -> None:
     output, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    faulthandler.dump_traceback_later(int(os.environ.get("DUMP_TRACEBACK_AFTER", "1140")))
     torch.set_num_threads(1)
+    sharded.fsdp_on_cpus()
     results = [job(output, options) for options in jobs]
     rank = PartialState().process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(results))
@@ -73,40 +90,72 @@ def main() -> None:
 
 def job(output: Path, options: dict) -> dict:
     """One run; what is known of it afterwards."""
+    sharded.forget()
     GRPOTrainer._generate_single_turn = h.scripted_generation
-    script = scripted if options.pop("scripted") else None
+    script = SCRIPTS[options.pop("script", "scripted")] if options.pop("scripted") else None
     n = options.pop("questions", 24)
     reward = h.right_reward if script else by_luck
     if options.pop("count_calls", False):
         GRPOTrainer._generate_single_turn = _counting(output)
     run, stop, resume = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
+    options |= sharded.options(backend) if (backend := options.pop("backend", None)) else {}
+    more = {"peft_config": _lora()} if options.pop("lora", False) else {}
+    if options.pop("evaluate", False):
+        options |= {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
+        more["eval_dataset"] = h.questions(8)
+    torch.manual_seed(0)  # of what is drawn before the trainer seeds: the first values of an adapter
     args = h.config(run, ddp_find_unused_parameters=False, **options)
     trainer = h.trainer(
         args, h.questions(n), script=script, reward=reward, callbacks=[Stop(stop)] if stop else [],
-        embedder=letters if args.replay.uses_quality else None,
+        embedder=letters if args.replay.uses_quality else None, **more,
     )  # fmt: skip
-    start = {}
+    start, held = {}, Held(trainer)
     trainer.add_callback(AtStart(trainer, start))
+    trainer.add_callback(held)
     trainer.train(resume_from_checkpoint=resume)
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {
         "world": trainer.accelerator.num_processes,
+        "held": held.by,
         "events": [event_row(event) for event in trainer.events],
         "behaviour": [e.trajectory.behaviour_logps.tolist() for e in trainer.events.of(Admitted)],
         "fingerprint": fingerprint_of(trainer.planner.buffer) if trainer.planner else None,
         "generated_tokens": trainer.generated_tokens,
         "step": trainer.state.global_step,
         "experience_at_start": start,
-        "optimizer": [
-            float(value.double().sum()) for state in trainer.optimizer.state.values() for value in state.values()
-        ],
+        "optimizer": _optimizer(trainer),
         "rng": hashlib.sha256(torch.random.get_rng_state().numpy().tobytes()).hexdigest(),
-        "parameters": {name: p.detach().flatten().tolist() for name, p in model.named_parameters()},
+        "parameters": {name: sharded.whole(p).flatten().tolist() for name, p in model.named_parameters()},
         "logs": [
             {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/")) and not k.startswith("replay/time/")}
             for log in trainer.state.log_history
         ],
+        "evaluated": [log["eval_reward"] for log in trainer.state.log_history if "eval_reward" in log],
     }
+
+
+def _lora():
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=True)
+
+
+def _optimizer(trainer) -> list[float]:
+    """Sums of the optimizer's states; what DeepSpeed keeps is its own affair, and shows in the parameters."""
+    if trainer.is_deepspeed_enabled:
+        return []
+    states = trainer.optimizer.state.values()
+    return [float(sharded.whole(value).double().sum()) for state in states for value in state.values()]
+
+
+class Held(TrainerCallback):
+    """What held the parameters while they were trained."""
+
+    def __init__(self, trainer):
+        self.trainer, self.by = trainer, None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.by = sharded.sharded_by(self.trainer)
 
 
 class Stop(TrainerCallback):

@@ -119,7 +119,7 @@ def state(trainer):
     planner = trainer.planner
     stream = planner.stream
     return (
-        fingerprint_of(planner.buffer), planner.generation, planner.pass_at_1, planner.gate.open, stream.cursor,
+        fingerprint_of(planner.buffer), planner.generation, planner.gate.pass_at_1, planner.gate.open, stream.cursor,
         stream.pass_number, list(stream.deferred), trainer.generated_tokens, len(trainer.events),
     )  # fmt: skip
 

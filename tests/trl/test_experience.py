@@ -18,6 +18,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from exgrpo.archive import maintenance as upkeep
+from exgrpo.archive.parquet import export
 from exgrpo.errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
 from exgrpo.experience import ExperienceBuffer
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
@@ -400,6 +401,27 @@ def test_retired_questions_of_a_bank_are_fresh_again(tmp_path, bank):
     assert new.planner.buffer.num_retired < bank[0].planner.buffer.num_retired
 
 
+@pytest.mark.parametrize("source", ["run", "export"])
+def test_retired_questions_of_a_bank_stay_so_where_that_is_asked_for(tmp_path, bank, source, caplog):
+    place = bank[1]
+    if source == "export":
+        place = tmp_path / "export"
+        with LogReader(bank[1] / "experience.db") as reader:
+            export(reader, place)
+    fresh = make(tmp_path / "fresh", experience_from=str(place), max_steps=1)
+    fresh.train()
+    retired = set(np.flatnonzero(bank[0].planner.buffer.retired).tolist())
+    assert f"{len(retired)} questions that had retired are fresh here" in caplog.text
+    new = make(tmp_path / "new", experience_from=str(place), keep_retired=True, max_steps=1)
+    new.train()
+    assert f"{len(retired)} questions stay retired" in caplog.text
+    assert {event.question for event in new.events.of(Retired) if event.generation < 0} == retired
+    assert not retired & {event.question for event in new.events.of(Observed) if event.generation >= 0}
+    assert upkeep.verify(tmp_path / "new" / "experience.db") == []
+    with pytest.raises(ConfigurationError, match="keep_retired=True has no effect without experience_from"):
+        make(tmp_path / "new", keep_retired=True)
+
+
 def numbered(edited=(), **columns):
     """24 questions with columns that no reward function reads; `edited` ones have another answer."""
     rows = h.questions(24).to_list()
@@ -608,7 +630,7 @@ def test_a_write_ahead_log_that_was_left_is_not_taken_for_that_of_a_new_log(tmp_
     trainer.train()
     assert len(reopened(path)) == len(trainer.planner.buffer)
     assert not upkeep.verify(path)
-    assert (tmp_path / "experience.db-wal.left-behind").read_bytes() == copy
+    assert (tmp_path / "experience.db.left-behind-wal").read_bytes() == copy
 
 
 def test_a_second_trainer_by_another_name_of_the_file_is_refused(tmp_path):

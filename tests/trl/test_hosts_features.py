@@ -76,7 +76,7 @@ class FakeVLLM:
     """Stands where TRL's vLLM backend does: generates for as many rows as a process has, in order, with log-probs."""
 
     def __init__(self, trainer, script):
-        self.trainer, self.script, self.rows = trainer, script, []
+        self.trainer, self.script, self.rows, self.groups = trainer, script, [], []
 
     def sync_weights(self):
         pass
@@ -84,6 +84,7 @@ class FakeVLLM:
     def generate(self, prompts, images, num_generations, profiler):
         trainer = self.trainer
         self.rows.append(len(prompts))
+        self.groups.append(num_generations)
         counter = trainer._iteration.batch.plan.generation
         ids = [
             h.encode(
@@ -94,8 +95,9 @@ class FakeVLLM:
         return prompts, ids, [[[-1.5] for _ in row] for row in ids], None
 
 
-def test_vllm_generates_all_and_one_is_overwritten(tmp_path, monkeypatch):
-    """vLLM takes equal groups, so K are generated and one is replaced; its sampling log-probs are left out by TRL."""
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_vllm_generates_what_is_fresh(tmp_path, monkeypatch, mode):
+    """vLLM is asked for the fresh rows alone; the others' sampling log-probs are left out by TRL."""
     from trl import GRPOTrainer
 
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", h._host_generation)
@@ -108,15 +110,18 @@ def test_vllm_generates_all_and_one_is_overwritten(tmp_path, monkeypatch):
             return half_right(generation, prompt, member) if generation == 0 else "zz$"
 
         trainer = h.trainer(args, h.questions(8), model=h.tiny_model())
-        trainer.use_vllm, trainer._last_loaded_step = True, -1
+        trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, mode, -1
         trainer.vllm_generation = FakeVLLM(trainer, script)
         trainer.train()
-        assert trainer.vllm_generation.rows == [32, 32, 32]
+        fresh = 28 if preset == "exgrpo" else 32
+        assert trainer.vllm_generation.rows == [32, fresh, fresh]
+        apart = 1 if mode == "server" and preset == "exgrpo" else 4  # rows that are no whole groups, each on its own
+        assert trainer.vllm_generation.groups == [4, apart, apart]
         assert len(trainer.events.of(Replayed)) == (8 if preset == "exgrpo" else 16)
         for log in trainer.state.log_history[:3]:
             assert math.isfinite(log["sampling/importance_sampling_ratio/mean"])
             assert math.isfinite(log["sampling/sampling_logp_difference/mean"])
             assert math.isfinite(log["loss"])
-        assert trainer.generated_tokens == (16 * 3 + 16 * 3) + 2 * 32 * 3  # what was generated, overwritten or not
+        assert trainer.generated_tokens == (16 * 3 + 16 * 3) + 2 * fresh * 3
         for event in trainer.events.of(Admitted):  # the trainer's own log-probs, not the engine's -1.5
             assert (abs(event.trajectory.behaviour_logps + 1.5) > 1e-3).any()

@@ -445,7 +445,7 @@ def test_a_generation_without_fresh_completions_leaves_their_metrics_alone(tmp_p
     assert log["fresh/pass_at_1"] == 0.5
     assert log["reward"] == 0.5
     assert log["fresh/groups_unsolved"] == 0.0
-    assert trainer.planner.pass_at_1 == 0.5
+    assert trainer.planner.gate.pass_at_1 == 0.5
 
 
 def test_prompt(tmp_path):
@@ -779,9 +779,11 @@ import numpy as np
 
 calls = []
 
-def middle_first(strata):
+def middle_first(candidates):
     calls.append("sampler")
-    return np.where(strata.accuracy == strata.config.rule_option("middle"), 0.0, np.nan)
+    return np.zeros(len(candidates.accuracy))
+
+middle_first.eligible = lambda candidates: candidates.accuracy == candidates.config.rule_option("middle")
 
 def second(candidates):
     calls.append("choice")
@@ -806,7 +808,7 @@ def own(request, tmp_path, monkeypatch):
     )}  # fmt: skip
     if request.param == "name":
         names = dict(question_choice="my_middle", trajectory_choice="my_second", correction="my_log_ratio")
-        register_question_sampler("my_middle", module.middle_first)
+        register_question_sampler("my_middle", module.middle_first, eligible=module.middle_first.eligible)
         register_trajectory_choice("my_second", module.second)
         register_correction("my_log_ratio", module.log_ratio)
     yield names, module

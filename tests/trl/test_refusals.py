@@ -2,15 +2,15 @@
 
 import inspect
 import re
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 
-from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError, HostVersionError
+from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
-from exgrpo.trl.checks import check_host_version
 from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 
@@ -311,39 +311,6 @@ def test_resuming_from_nothing(tmp_path, resume, message):
         trainer.train(resume_from_checkpoint=resume)
 
 
-@pytest.mark.parametrize("version", ["0.29.1", "1.15.0", "1.17.0", "2.0.0"])
-def test_an_untested_host(version):
-    with pytest.raises(HostVersionError, match=f"but trl {version} is installed. Run: pip install"):
-        check_host_version(version)
-
-
-def test_supported_hosts():
-    check_host_version("1.16.0")
-    check_host_version("1.16.3")
-
-
-def test_the_hosts_methods_are_what_we_extend():
-    """A contract with the host: names, and the arguments that we name. Later ones we pass through [FAULTS 33]."""
-    expected = {
-        "_generate_and_score_completions": ["self", "inputs"],
-        "_generate": ["self", "prompts"],
-        "_generate_single_turn": ["self", "prompt_ids"],
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
-        "_compute_loss": ["self", "model", "inputs"],
-        "_get_per_token_logps_and_entropies": ["self", "model", "input_ids", "attention_mask", "logits_to_keep"],
-        "_tokenize_prompts": ["self", "prompts"],
-        "train": ["self", "resume_from_checkpoint"],
-        "_save_checkpoint": ["self", "model", "trial"],
-        "_save_rng_state": ["self", "output_dir"],
-        "_get_train_sampler": ["self", "dataset"],
-    }
-    for name, arguments in expected.items():
-        signature = inspect.signature(getattr(GRPOTrainer, name))
-        assert list(signature.parameters)[: len(arguments)] == arguments, name
-    source = inspect.getsource(GRPOTrainer._generate)
-    assert "return prompt_ids, completion_ids, tool_mask, completions, logprobs" in source
-
-
 def test_no_body_of_the_host_is_copied():
     """Every override of a method of the host calls it."""
     ours = [cls for cls in ExGRPOTrainer.mro() if cls.__module__.startswith("exgrpo.")]
@@ -367,5 +334,18 @@ def test_duplicates_and_the_deciding_function_are_reported(tmp_path, caplog):
 def test_defaults_are_the_methods():
     args = ExGRPOConfig("out", use_cpu=True, bf16=False, report_to=[])
     assert (args.loss_type, args.scale_rewards, args.beta, args.disable_dropout) == ("dr_grpo", "none", 0.0, True)
+    assert args.skip_rows is None
     assert (args.mixing, args.replay_share, args.sigma, args.start_pass_at_1) == ("share", 0.5, 0.125, 0.35)
     assert (args.correction, args.shaping_beta, args.epsilon) == ("shaped", 0.1, 0.2)
+
+
+@pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
+def test_trls_defaults_are_kept_where_asked_for(preset):
+    common = dict(output_dir="out", use_cpu=True, bf16=False, report_to=[])
+    args = ExGRPOConfig(preset=preset, keep_trl_defaults=True, **common)
+    host = GRPOConfig(**common)
+    assert args.skip_rows is False
+    for f in fields(GRPOConfig):
+        assert getattr(args, f.name) == getattr(host, f.name), f.name
+    args = ExGRPOConfig(preset=preset, keep_trl_defaults=True, loss_type="dr_grpo", skip_rows=True, **common)
+    assert (args.loss_type, args.scale_rewards, args.skip_rows) == ("dr_grpo", host.scale_rewards, True)

@@ -198,7 +198,8 @@ def test_every_view_is_drawn(page, serve, made, size, dark):
 def test_weights_of_members_come_from_the_run_s_objective(page, serve, made):
     page.open(serve(made / "short"), "#/0/step/30")
     title = page.until(
-        "[...document.querySelectorAll('.member')].map(m => m.title).find(t => t.startsWith('stored') && !t.includes('weight –'))"
+        "[...document.querySelectorAll('.member')].map(m => m.title)"
+        ".find(t => t.startsWith('stored') && !t.includes('weight –'))"
     )
     weight = float(title.rsplit("gradient weight ", 1)[1])
     ratio = float(title.partition("mean log-ratio ")[2].partition(" nats")[0].replace("−", "-"))
@@ -266,9 +267,7 @@ def test_two_runs_over_each_other(page, serve, made):
     names = page.js("[...document.querySelectorAll('.legend')].map(l => l.innerText)")
     assert any("fresh Pass@1, short" in name and "fresh Pass@1, long" in name for name in names)
     page.js("[...document.querySelectorAll('button')].find(b => b.textContent === 'over tokens').click()")
-    page.until(
-        "[...document.querySelectorAll('button')].find(b => b.textContent === 'over tokens').getAttribute('aria-pressed') === 'true'"
-    )
+    page.until("[...document.querySelectorAll('button[aria-pressed=true]')].some(b => b.textContent === 'over tokens')")
     page.check()
     page.go("#/1/q/9")
     assert page.until("[...document.querySelectorAll('a')].some(a => a.textContent === 'the same in short')")

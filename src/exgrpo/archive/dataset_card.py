@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..experience.columns import COLUMNS
 from ..log.records import Provenance
 
 CARD = "README.md"
@@ -55,21 +56,7 @@ log-probs of the policy that generated each token: what [ExGRPO](https://arxiv.o
 
 | column | meaning |
 | --- | --- |
-| `id` | number in the log that it comes from |
-| `question` | `key` of its question |
-| `completion_ids` | token ids as the policy emitted them; the end token is last if and only if it was emitted |
-| `behaviour_logps` | log-prob of each of these tokens under the policy that generated them, in nats |
-| `rewards` | one value per reward function; null where a function gave none |
-| `step` | optimizer step of that policy; its age is the end step, {end_step:,}, minus this; negative: before the run began |
-| `entropy` | mean token entropy in nats, as measured last; null if never |
-| `entropy_step` | optimizer step of the policy under which that was measured |
-| `finish_reason` | `stop`: the policy ended it; `length`: it was cut |
-| `origin` | under which model, tokenizer, template and rewards it was made: `origins` in the head of this file |
-| `correct` | whether the reward function that decides called it right |
-| `advantage` | reward minus the mean of the group it came from; null if not known |
-| `quality` | of success and diversity, 0 to 1; null if not scored |
-| `embedding` | of its text, by the encoder that `origins` names; null if it has none |
-{text_row}
+{columns}{text_row}
 `questions`, one row a question:
 
 | column | meaning |
@@ -133,6 +120,7 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         rewards=_line(rewards) or "unnamed",
         end_step=facts["end_step"],
         precision=_PRECISION[facts["logp_dtype"]],
+        columns="".join(f"| `{c.name}` | {c.meaning} |\n" for c in COLUMNS if c.parquet),
         text_row=_TEXT_ROW if text else "",
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ExperienceLogError, TrajectoryError
+from ..experience.columns import COLUMNS, SCALARS
 from ..experience.trajectory import MAX_STEPS, Trajectory
 from ..log.codec import nan
 from ..log.records import Provenance, QuestionFacts
@@ -28,7 +29,7 @@ from .layout import (
 )
 from .transfer import KnownQuestion, KnownTrajectory, Source
 
-OPTIONAL = ("entropy", "advantage", "quality", "embedding")
+OPTIONAL = {column.name for column in COLUMNS if column.nullable}
 """Columns of trajectories that may be empty in a row."""
 
 
@@ -192,7 +193,7 @@ def _questions(pa: Any, pq: Any, folder: Path, version: int) -> Iterator[KnownQu
             if spread is not None and not 0 <= spread < np.inf:
                 raise _not_as_it_must_be(path, f"{where}a spread of {spread} cannot be")
             facts = QuestionFacts(**{name: values[name] for name in QuestionFacts.__dataclass_fields__})
-            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread)
+            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread, bool(values["retired"]))
 
 
 class _Rows:
@@ -218,13 +219,13 @@ class _Rows:
             raise _not_as_it_must_be(path, f"row {number}: its question {row['question']} is not in {QUESTIONS}/")
         if row["origin"] not in self._origins:
             raise _not_as_it_must_be(path, f"row {number}: its origin {row['origin']} is not in the card")
-        entropy, advantage, quality = (nan(row.get(name)) for name in ("entropy", "advantage", "quality"))
+        known = [column for column in SCALARS if column.name in row]
+        scalars: dict[str, Any] = {c.name: nan(row[c.name]) if c.nullable else row[c.name] for c in known}
         try:
             with np.errstate(over="ignore"):  # of numbers too large, which are then refused
                 trajectory = Trajectory(
-                    self.places[row["question"]], row["completion_ids"], row["behaviour_logps"], row["rewards"], row["step"],
-                    row["finish_reason"], entropy, row["entropy_step"], row.get("correct", True), advantage, quality,
-                    row.get("embedding"),
+                    self.places[row["question"]], row["completion_ids"], row["behaviour_logps"], row["rewards"],
+                    **scalars, embedding=row.get("embedding"),
                 )  # fmt: skip
         except TrajectoryError as error:
             said = re.sub(r"^trajectory of question \d+:? ?", "", str(error))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtraError
+from ..experience.columns import COLUMNS
 
 FORMAT = 2
 """Format 1 had successes only."""
@@ -27,18 +28,15 @@ def pyarrow_for(purpose: str) -> tuple[Any, Any]:
 
 
 def trajectory_schema(pa: Any, logp_dtype: str, text: bool, version: int = FORMAT) -> Any:
-    fields = [
-        ("id", pa.int64()), ("question", pa.string()), ("completion_ids", pa.list_(pa.int32())),
-        ("behaviour_logps", pa.list_(pa.float16() if logp_dtype == "float16" else pa.float32())),
-        ("rewards", pa.list_(pa.float32())), ("step", pa.int32()), ("entropy", pa.float32()),
-        ("entropy_step", pa.int32()), ("finish_reason", pa.string()), ("origin", pa.int32()),
-    ]  # fmt: skip
-    if version >= 2:
-        fields += [
-            ("correct", pa.bool_()), ("advantage", pa.float64()), ("quality", pa.float64()),
-            ("embedding", pa.list_(pa.float32())),
-        ]  # fmt: skip
+    fields = [(c.name, _type_of(pa, c.parquet, logp_dtype)) for c in COLUMNS if c.parquet and c.since <= version]
     return pa.schema([*fields, ("completion", pa.string())] if text else fields)
+
+
+def _type_of(pa: Any, name: str, logp_dtype: str) -> Any:
+    """The type of a column by its name in `COLUMNS`."""
+    if name.startswith("list<"):
+        return pa.list_(_type_of(pa, name[5:-1], logp_dtype))
+    return pa.type_for_alias(logp_dtype if name == "logp" else name)
 
 
 def question_schema(pa: Any, version: int = FORMAT) -> Any:

@@ -252,7 +252,7 @@ def fork(path: Path | str, step: int) -> Forked:
         position = reader.position_at_step(step)
         origin = reader.origin_of(position.branch)
         buffer = ExperienceBuffer(len(questions.keys), max(1, origin.num_generations), config_of(origin))
-        state = rebuild(reader, buffer, position, log.indices())
+        state = rebuild(reader, buffer, position, log.question_map)
         log.begin(origin, position, state.step, f"forked at step {state.step} (asked for {step})")
         end = log.commit(state, snapshot=snapshot_of(buffer))
         return Forked(end.branch, position.branch, position.seq, state.step, state.generation, len(buffer))

@@ -1,21 +1,20 @@
 """Bringing experience together: several logs into one, and exports into logs."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import ExperienceLogError
+from ..errors import ConfigurationError, ExperienceLogError
 from ..experience.buffer import ExperienceBuffer
-from ..experience.events import PlannerState
+from ..experience.events import PlannerState, Retired
 from ..experience.replayed import snapshot_of
-from ..log.connection import damaged, put_in_place
+from ..log.connection import WriterLock, damaged, put_in_place
 from ..log.reader import LogReader
 from ..log.rebuild import rebuild
-from ..log.records import Provenance, QuestionFacts, name_of
+from ..log.records import Position, Provenance, QuestionFacts, name_of
 from ..log.snapshot import config_of
-from ..log.writer import LogWriter
+from ..log.writer import INHERITED, LogWriter
 from .exported import read_export
 from .transfer import Inherited, KnownTrajectory, Source, inherit, source_of
 
@@ -75,12 +74,21 @@ def merge(paths: Sequence[Path | str], into: Path | str) -> Gathered:
         into: of the new one.
 
     Raises:
+        ConfigurationError: two are the same.
         ExperienceLogError: `into` exists, or a log cannot be read.
     """
     into = Path(into)
     _refuse_existing(into)
     with contextlib.ExitStack() as stack:
-        found = [_from_log(stack.enter_context(LogReader(path))) for path in paths]
+        found, ends = list[_From](), dict[Position | None, Path | str]()
+        for path in paths:
+            reader = stack.enter_context(LogReader(path))
+            if (end := reader.position()) in ends:
+                raise ConfigurationError(
+                    f"{path} holds the same as {ends[end]}: name each log once, or what was observed would count twice."
+                )
+            ends[end] = path
+            found.append(_from_log(reader))
         origin = max(reversed(found), key=lambda one: one.started).origin
         return _new_log(found, origin, into, "merged")
 
@@ -114,7 +122,7 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
     with contextlib.closing(LogWriter(into, questions)) as log:
         position = log.reader.position()
         buffer = _buffer(log, origin)
-        state = rebuild(log.reader, buffer, position, log.indices())
+        state = rebuild(log.reader, buffer, position, log.question_map)
         log.begin(origin, position, state.step, f"imported {folder}")
         buffer.listener = log
         return _take_over([found], buffer, log, origin, state)
@@ -152,7 +160,8 @@ def _buffer(log: LogWriter, origin: Provenance) -> ExperienceBuffer:
 
 def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) -> Gathered:
     """Written beside, and put in its place when it is whole."""
-    beside = into.with_name(f".{into.name}.{os.getpid()}")
+    beside = into.with_name(f".{into.name}.new")
+    _remove_unfinished(beside)
     try:
         with contextlib.closing(LogWriter(beside, ListedQuestions(_union([], found, origin)))) as log:
             log.begin(origin, note=f"{verb} {', '.join(one.source.name for one in found)}")
@@ -163,9 +172,20 @@ def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) 
         put_in_place(beside, into)
         report.into = into
     finally:
-        for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".held", ".owner"):
-            Path(f"{beside}{suffix}").unlink(missing_ok=True)
+        with contextlib.suppress(ExperienceLogError):
+            _remove_unfinished(beside)
     return report
+
+
+def _remove_unfinished(beside: Path) -> None:
+    """Of a process that was killed or failed here; what another one is writing now is left alone."""
+    if not beside.parent.is_dir():
+        return
+    lock = WriterLock(beside)
+    lock.acquire()
+    lock.release()
+    for suffix in ("", "-wal", "-shm", "-journal", ".lock"):
+        Path(f"{beside}{suffix}").unlink(missing_ok=True)
 
 
 def _take_over(
@@ -183,9 +203,35 @@ def _take_over(
             )
         source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))
         report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
+    _retire(found, buffer, log, origin, state, report)
     log.commit(state, snapshot=snapshot_of(buffer))
     report.trajectories, report.questions = len(buffer), int((buffer.count > 0).sum())
     return report
+
+
+def _retire(
+    found: Sequence[_From],
+    buffer: ExperienceBuffer,
+    log: LogWriter,
+    origin: Provenance,
+    state: PlannerState,
+    report: Gathered,
+) -> None:
+    """What had retired stays so, if the last source that knew it said so, and none holds anything of it."""
+    here = {key: index for index, key in enumerate(log.questions.keys)}
+    said = dict[int, bool]()
+    for one in found:
+        if one.source.origin.rewards == origin.rewards:
+            known = (q for q in one.source.questions if q.facts.key in here and (q.scorable or q.retired))
+            said |= {here[q.facts.key]: q.retired for q in known}
+    for index in sorted(index for index, retired in said.items() if retired):
+        if not buffer.count[index] and not buffer.retired[index]:
+            buffer.retire(index)
+            buffer.listener(Retired(INHERITED, state.step, index))
+    for one, (_, inherited) in zip(found, report.sources, strict=True):
+        had = [here[q.facts.key] for q in one.source.questions if q.retired and q.facts.key in here]
+        inherited.retired = sum(bool(buffer.retired[index]) for index in had)
+        inherited.fresh_again = len(had) - inherited.retired
 
 
 def committing(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError, DamagedLogError, ExperienceLogError
+from ..experience.columns import SCALARS
 from ..experience.trajectory import Trajectory
 from ..log.codec import null
 from ..log.reader import LogReader
@@ -212,23 +213,18 @@ class _Held:
     def table(self, pa: Any, group: Sequence[Numbered], kind: Any, logp_dtype: str, decode: Decoder | None) -> Any:
         trajectories = [trajectory for _, _, trajectory in group]
         dtype = np.dtype(logp_dtype)
-        entropy = np.array([t.entropy for t in trajectories], np.float32)
         columns = {
             "id": [number for number, _, _ in group],
             "question": [self._facts[t.question].key for t in trajectories],
+            "origin": [origin for _, origin, _ in group],
             "completion_ids": _lists(pa, [t.completion_ids for t in trajectories], np.dtype(np.int32)),
             "behaviour_logps": _lists(pa, [t.behaviour_logps.astype(dtype) for t in trajectories], dtype),
             "rewards": _lists(pa, [t.rewards for t in trajectories], np.dtype(np.float32)),
-            "step": [t.step for t in trajectories],
-            "entropy": pa.array(entropy, mask=np.isnan(entropy)),
-            "entropy_step": [t.measured_at for t in trajectories],
-            "finish_reason": [t.finish_reason for t in trajectories],
-            "origin": [origin for _, origin, _ in group],
-            "correct": [t.correct for t in trajectories],
-            "advantage": [null(t.advantage) for t in trajectories],
-            "quality": [null(t.quality) for t in trajectories],
             "embedding": _lists(pa, [t.embedding for t in trajectories], np.dtype(np.float32)),
         }
+        for column in SCALARS:
+            values = [getattr(t, column.attribute) for t in trajectories]
+            columns[column.name] = [null(value) for value in values] if column.nullable else values
         if decode is not None:
             columns["completion"] = self._texts(group, decode)
         return pa.table(columns, schema=kind)

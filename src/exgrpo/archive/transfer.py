@@ -67,12 +67,14 @@ class Source:
 @dataclass
 class Inherited:
     """What was taken over, and why the rest was left out: reason -> trajectories. `retired`: questions that stay so;
-    `ignored`: of questions that were matched all the same, which columns differ: column -> questions."""
+    `fresh_again`: that had retired, and have not here; `ignored`: of questions that were matched all the same, which columns
+    differ: column -> questions."""
 
     taken: int = 0
     questions: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     retired: int = 0
+    fresh_again: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
@@ -81,7 +83,8 @@ class Inherited:
         names = _listed(self.ignored)
         ignored = f"; matched although {names} is another, which no reward function reads" if names else ""
         retired = f", {self.retired} questions stay retired" if self.retired else ""
-        return f"{self.taken} trajectories of {self.questions} questions taken over{retired}{out}{ignored}"
+        fresh = f", {self.fresh_again} questions that had retired are fresh here" if self.fresh_again else ""
+        return f"{self.taken} trajectories of {self.questions} questions taken over{retired}{fresh}{out}{ignored}"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -188,7 +191,7 @@ def inherit(
     counted back from where the source ended, so that its newest trajectory has age 0 and a negative step now. Entropies
     are those of another policy: they are forgotten, and measured again when they matter; so are embeddings and qualities of
     another encoder, and advantages under other reward functions. What had retired there has no trajectories, and is fresh
-    here unless it is to stay retired.
+    here unless it is to stay retired: under other reward functions it never does, nor where something of it is stored here.
 
     Args:
         source: what to take over.
@@ -202,7 +205,7 @@ def inherit(
         stored: is told of each trajectory that is stored, in order: what measures diversity must see these embeddings, as
             `LogReader.embeddings` gives them to a run that is resumed.
         reads: columns that this run's reward functions read; None: it cannot be told, and all of them count.
-        keep_retired: whether questions that had retired stay so: this is the same run, on other data.
+        keep_retired: whether questions that had retired stay so.
 
     Returns:
         What was taken over, and what was left out for which reason.
@@ -216,10 +219,7 @@ def inherit(
             spread = np.nan if question.spread is None else question.spread
             buffer.listener(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False, spread))
             buffer.observe(index, question.successes, question.scorable, spread)
-        if index is not None and question.retired and keep_retired:
-            buffer.retire(index)
-            buffer.listener(Retired(INHERITED, step, index))
-            report.retired += 1
+    had_retired = [i for q, i in zip(source.questions, matches.index_of, strict=True) if i is not None and q.retired]
     before, admitted, touched = len(buffer), 0, set[int]()
     for chunk in _chunks(source.trajectories):
         matching = _matching(chunk, matches, step - source.end, origin, report)
@@ -234,12 +234,22 @@ def inherit(
             with log.origin_of_others(made_by):
                 serials = buffer.admit(trajectories)
             new = [t for t, serial in zip(trajectories, serials, strict=True) if serial is not None]
-            if repeated := len(trajectories) - len(new):
-                report.left_out["already stored"] += repeated
+            for trajectory, serial in zip(trajectories, serials, strict=True):
+                if serial is None:
+                    retired = buffer.retired[trajectory.question]
+                    report.left_out["whose question has retired here" if retired else "already stored"] += 1
             admitted += len(new)
             touched.update(t.question for t in new)
             for trajectory in new:
                 stored(trajectory)
+    for index in had_retired:
+        if keep_retired and source.origin.rewards == origin.rewards and not buffer.count[index]:
+            if not buffer.retired[index]:
+                buffer.retire(index)
+                buffer.listener(Retired(INHERITED, step, index))
+            report.retired += 1
+        else:
+            report.fresh_again += not buffer.retired[index]
     report.taken, report.questions = len(buffer) - before, int((buffer.count[sorted(touched)] > 0).sum())
     if lost := admitted - report.taken:
         report.left_out["pushed out by newer ones, over the capacity"] = lost

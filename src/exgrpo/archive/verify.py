@@ -19,10 +19,11 @@ from ..experience.trajectory import IntArray
 from ..log import schema
 from ..log.codec import DIGEST_MASK
 from ..log.connection import connect, explained
+from ..log.question_map import snapshot_from_log
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
 from ..log.records import Position, Provenance
-from ..log.snapshot import differences, translated
+from ..log.snapshot import differences
 
 LISTED = 100
 """Findings of one kind that are listed one by one."""
@@ -338,7 +339,7 @@ class _Audit:
                     self.add("snapshot", position.seq, _cause(error))
                 return
             try:
-                found = translated(arrays, buffer.num_questions)
+                found = snapshot_from_log(arrays, buffer.num_questions)
                 different = differences(found, snapshot_of(buffer))
             except (IndexError, ValueError, KeyError) as error:
                 self.add("snapshot", position.seq, f"does not fit the questions of the log ({error})")

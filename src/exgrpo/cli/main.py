@@ -5,6 +5,7 @@ by Ctrl-C.
 """
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = os.environ.get("EXGRPO_DEBUG", "") not in ("", "0")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)  # as `python -m exgrpo` does: for dotted paths to the user's own functions
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal has no sign for is escaped, and no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         if arguments[:1] == ["--debug"]:
             debug = bool(arguments.pop(0))

@@ -7,11 +7,14 @@ forms are events.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .columns import DERIVED, STORED
 from .policy_stats import stats_of_each
 from .trajectory import Group, IntArray, Trajectory
 
@@ -21,6 +24,9 @@ Floats: TypeAlias = Any
 """A number, or numbers (n,)."""
 Bools: TypeAlias = Any
 """A truth value, or truth values (n,)."""
+_OF_TOKENS = tuple(column.name for column in STORED if column.source == DERIVED and column.nullable)
+_GIVEN = tuple(column for column in STORED if column.name not in _OF_TOKENS)
+_ATTRIBUTES_OF = attrgetter(*(column.attribute for column in _GIVEN))
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Stored(Event):
     question: Ints
     step: Ints
     entropy: Floats
-    measured_at: Ints
+    entropy_step: Ints
     nll: Floats = float("nan")
     confidence: Floats = float("nan")
     confidence_variance: Floats = float("nan")
@@ -109,17 +115,10 @@ class Stored(Event):
     @classmethod
     def of(cls, serial: IntArray, trajectories: Sequence[Trajectory]) -> "Stored":
         """Describe n trajectories under n serials."""
-        nll, confidence, variance = stats_of_each([t.behaviour_logps for t in trajectories])
-        steps = [(t.question, t.step, t.measured_at) for t in trajectories]
-        numbers = [(t.entropy, t.advantage, t.quality) for t in trajectories]
-        question, step, measured_at = np.array(steps, np.int64).reshape(-1, 3).T
-        entropy, advantage, quality = np.array(numbers, np.float64).reshape(-1, 3).T
-        digest = np.array([t.digest for t in trajectories], np.uint64)
-        correct = np.array([t.correct for t in trajectories], bool)
-        return cls(
-            serial, digest, question, step, entropy, measured_at, nll, confidence, variance, correct,
-            advantage, quality,
-        )  # fmt: skip
+        stats = dict(zip(_OF_TOKENS, stats_of_each([t.behaviour_logps for t in trajectories]), strict=True))
+        rows = zip(*map(_ATTRIBUTES_OF, trajectories), strict=True) if trajectories else repeat(())
+        given = zip(_GIVEN, rows, strict=False)
+        return cls(serial, **{column.name: column.array(values) for column, values in given}, **stats)
 
     def some(self, which: NDArray[Any]) -> "Stored":
         """Select some of many, by a mask or by their places."""

@@ -40,6 +40,10 @@ class PolicyStats:
         return cls(nll=nll, confidence=confidence, confidence_variance=variance, drift=drift)
 
 
+MEASURED = tuple(PolicyStats.__dataclass_fields__)
+"""What is measured, the entropy first."""
+
+
 def stats_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute the mean of -log pi, and mean and variance of pi, over the tokens of each of n trajectories, (n,).
 

@@ -4,29 +4,25 @@ A batch takes time in proportion to itself; only `live`, `older_than` and, once 
 pool. Token arrays are elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .columns import RECORD, STORED
 from .events import Measured, Stored
+from .policy_stats import MEASURED
 from .trajectory import FloatArray, IntArray
 
 NONE = -1
 AT_ONCE = 1 << 16
 HALF_MAX = float(np.finfo(np.float16).max)
 
-RECORD = np.dtype(
-    [
-        ("serial", "i8"), ("digest", "u8"), ("question", "i4"), ("step", "i4"), ("entropy", "f4"), ("entropy_step", "i4"),
-        ("uses", "i4"), ("nll", "f2"), ("confidence", "f2"), ("confidence_variance", "f2"), ("drift", "f2"),
-        ("quality", "f2"), ("advantage", "f2"), ("correct", "?"),
-    ],
-    align=True,
-)  # fmt: skip
 KEPT = RECORD.names or ()
 """What a snapshot holds of each record."""
+_HALVES = [column.name for column in STORED if column.numpy == "f2"]
 
 
 class TrajectoryTable:
@@ -42,6 +38,9 @@ class TrajectoryTable:
         self.count = np.zeros(num_questions, np.int32)
         self.next_serial = 0
         self.size = 0
+        self._before: list[tuple[IntArray, NDArray[Any]]] | None = (
+            None  # what measurements took the place of, to undo them
+        )
         self._widest = capacity_per_question
         self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._num_slots = 0
@@ -127,13 +126,14 @@ class TrajectoryTable:
 
     def stage(self, stored: Stored) -> IntArray:
         """Write records of n trajectories that do not count yet; return their slots, for `link` or `release`."""
-        s, rows = stored, np.zeros(len(stored.question), RECORD)
-        for name in ("digest", "question", "step", "correct"):
-            rows[name] = getattr(s, name)
-        rows["serial"], rows["entropy"], rows["entropy_step"] = NONE, plain(s.entropy), s.measured_at
-        names = ("nll", "confidence", "confidence_variance", "quality", "advantage")
-        for name, values in zip(names, half([getattr(s, name) for name in names]), strict=True):
+        rows = np.zeros(len(stored.question), RECORD)
+        for column in STORED:
+            if column.name not in _HALVES:
+                values = getattr(stored, column.name)
+                rows[column.name] = plain(values) if column.nullable else values
+        for name, values in zip(_HALVES, half([getattr(stored, name) for name in _HALVES]), strict=True):
             rows[name] = values
+        rows["serial"] = NONE
         slots = self._new_slots(len(rows))
         self.records[slots] = rows
         return slots
@@ -174,13 +174,28 @@ class TrajectoryTable:
 
     def measure(self, slots: IntArray, event: Measured) -> None:
         """Write down what was measured, (n,) each; NaN leaves what was known, but for the entropy."""
+        if self._before is not None:
+            self._before.append((slots, self.records[slots]))
         self.records["entropy_step"][slots] = event.step
         self.records["entropy"][slots] = plain(event.entropy)
-        for name in ("nll", "confidence", "confidence_variance", "drift"):
+        for name in MEASURED[1:]:
             values = np.asarray(getattr(event, name), np.float64)
             known = ~np.isnan(values)
             if known.any():
                 self.records[name][slots[known]] = half(values[known])
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """Forget what is measured inside."""
+        before: list[tuple[IntArray, NDArray[Any]]] = []
+        self._before = before
+        try:
+            yield
+        finally:
+            self._before = None
+            for slots, records in reversed(before):
+                for name in ("entropy_step", *MEASURED):
+                    self.records[name][slots] = records[name]
 
     def use(self, slots: IntArray) -> None:
         """Count a use of each."""

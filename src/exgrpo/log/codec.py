@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..experience.columns import STORED, Column
 from ..experience.events import (
     Event,
     Evicted,
@@ -19,6 +20,7 @@ from ..experience.events import (
     Returned,
     Stored,
 )  # fmt: skip
+from ..experience.policy_stats import MEASURED
 from . import schema
 
 SERIAL_MASK = (1 << schema.SERIAL_BITS) - 1
@@ -41,17 +43,14 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
         ),
         Replayed: ("replay", ("generation", "step", "question", "serial", "moment", "age", "entropy")),
         Learned: ("learning", ("generation", "step", "question", "serial", "log_ratio", "ess")),
-        Measured: (
-            "measurement",
-            ("step", "question", "serial", "entropy", "nll", "confidence", "confidence_variance", "drift"),
-        ),
+        Measured: ("measurement", ("step", "question", "serial", *MEASURED)),
         Retired: ("retirement", ("generation", "step", "question", "kind")),
         Returned: ("retirement", ("generation", "step", "question", "kind")),
         Evicted: ("eviction", ("generation", "step", "question", "serial", "reason")),
     }
 )
 """Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
-_NUMBERS = {"spread", "entropy", "log_ratio", "ess", "nll", "confidence", "confidence_variance", "drift"}
+_NUMBERS = {"spread", "log_ratio", "ess", *MEASURED}
 
 
 def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, Iterator[tuple[Any, ...]]]:
@@ -81,10 +80,22 @@ def _values(name: str, given: Any, n: int, log: Numbering) -> Sequence[Any]:
     return [int(value) for value in many] if name == "replayed" else many
 
 
-def scores_of(stored: Stored) -> tuple[Any, ...]:
-    """Values of the columns `correct` to `confidence_variance` of a trajectory."""
-    numbers = (stored.advantage, stored.quality, stored.nll, stored.confidence, stored.confidence_variance)
-    return int(stored.correct), *map(null, numbers)
+def to_sql(column: Column, values: Sequence[Any]) -> list[Any]:
+    """A column of trajectories as a log holds it."""
+    if column.nullable:
+        return [null(value) for value in values]
+    if column.numpy == "?":
+        return [int(value) for value in values]
+    return [signed(value) for value in values] if column.numpy == "u8" else list(values)
+
+
+def from_sql(column: Column, value: Any) -> Any:
+    """A value of a column of trajectories, as it was before `to_sql`."""
+    if column.nullable:
+        return nan(value)
+    if column.numpy == "?":
+        return bool(value)
+    return value & DIGEST_MASK if column.numpy == "u8" else value
 
 
 def event_of(table: str, values: Sequence[Any]) -> Event | None:
@@ -113,14 +124,12 @@ def event_of(table: str, values: Sequence[Any]) -> Event | None:
 
 
 def _stored(values: Sequence[Any]) -> Stored:
-    (
-        _, number, _, step, question, _, digest, _, entropy, measured_at, _, _, correct, advantage, quality, nll, confidence,
-        variance, _,
-    ) = values  # fmt: skip
-    return Stored(
-        number & SERIAL_MASK, digest & DIGEST_MASK, question, step, nan(entropy), measured_at, nan(nll), nan(confidence),
-        nan(variance), bool(correct), nan(advantage), nan(quality),
-    )  # fmt: skip
+    told = {column.name: from_sql(column, values[place]) for column, place in _PLACES}
+    return Stored(values[_ID] & SERIAL_MASK, **told)
+
+
+_OF_TRAJECTORY = schema.EVENTS["trajectory"]
+_ID, _PLACES = _OF_TRAJECTORY.index("id"), [(column, _OF_TRAJECTORY.index(column.name)) for column in STORED]
 
 
 def null(value: float) -> float | None:

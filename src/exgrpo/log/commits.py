@@ -2,15 +2,17 @@
 
 import json
 import sqlite3
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..experience.columns import SCALARS, STORED
 from ..experience.events import Stored
 from ..experience.trajectory import Trajectory
 from . import schema
-from .codec import null, scores_of, signed
+from .codec import null, to_sql
 
 SNAPSHOTS_KEPT = 2
 
@@ -77,12 +79,10 @@ class Commit:
             )
 
     def _write_kept(self, connection: sqlite3.Connection, logp_dtype: np.dtype[Any]) -> None:
-        rows, tokens, embeddings = [], [], []
-        stored = Stored.of(np.array([kept.serial for kept in self.kept]), [kept.trajectory for kept in self.kept])
-        for kept, one in zip(self.kept, stored.each(), strict=True):
+        tokens, embeddings = [], []
+        rows = [(*row, schema.checksum("trajectory", row)) for row in _rows_of(self.kept)]
+        for kept in self.kept:
             number, trajectory = kept.number, kept.trajectory
-            row = _row_of(kept, one)
-            rows.append((*row, schema.checksum("trajectory", row)))
             ids = trajectory.completion_ids.astype("<i4").tobytes()
             logps = trajectory.behaviour_logps.astype(logp_dtype).tobytes()
             tokens.append((number, ids, logps, schema.checksum_of_bytes(number, ids, logps)))
@@ -94,12 +94,21 @@ class Commit:
         connection.executemany("INSERT INTO embedding VALUES (?, ?, ?)", embeddings)
 
 
-def _row_of(kept: Kept, stored: Stored) -> tuple[Any, ...]:
-    trajectory = kept.trajectory
-    rewards = json.dumps([null(reward) for reward in trajectory.rewards.tolist()])
-    dimension = 0 if trajectory.embedding is None else len(trajectory.embedding)
-    return (
-        kept.seq, kept.branch, kept.number, kept.generation, stored.step, kept.question, len(trajectory),
-        signed(stored.digest), rewards, null(stored.entropy), stored.measured_at, trajectory.finish_reason, kept.origin,
-        *scores_of(stored), dimension,
-    )  # fmt: skip
+def _rows_of(kept: Sequence[Kept]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the table `trajectory`, without their checksums."""
+    trajectories = [one.trajectory for one in kept]
+    stored = Stored.of(np.array([one.serial for one in kept]), trajectories)
+    found = {column.name: to_sql(column, getattr(stored, column.name).tolist()) for column in STORED}
+    for column in SCALARS:
+        if column not in STORED:
+            found[column.name] = to_sql(column, [getattr(one, column.attribute) for one in trajectories])
+    found |= {
+        name: [getattr(one, name) for one in kept] for name in ("seq", "branch", "generation", "question", "origin")
+    }
+    found |= {
+        "id": [one.number for one in kept],
+        "length": [len(one) for one in trajectories],
+        "rewards": [json.dumps([null(reward) for reward in one.rewards.tolist()]) for one in trajectories],
+        "dimension": [0 if one.embedding is None else len(one.embedding) for one in trajectories],
+    }
+    return zip(*(found[name] for name in ("seq", *schema.EVENTS["trajectory"])), strict=True)

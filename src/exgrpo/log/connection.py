@@ -1,6 +1,7 @@
 """Opening the file: who may write, what is refused, and what SQLite's errors mean to a user."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import filelock
 
@@ -45,12 +47,24 @@ def log_in(folder: Path) -> Path:
     return private if private.is_file() and not (folder / FILE_NAME).is_file() else folder / FILE_NAME
 
 
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """What the file system says against a path itself: too long, in a circle of links, of nobody's home."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, ExperienceLogError):
+            raise
+        raise ExperienceLogError(f"{path} is no path that can be used ({error}). Give another one.") from error
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-OF_LOCKS = ("SQLITE_PROTOCOL", "SQLITE_NOLFS", "SQLITE_IOERR_SHM", *(
-    f"SQLITE_IOERR_{what}" for what in ("LOCK", "UNLOCK", "RDLOCK", "CHECKRESERVEDLOCK")
+OF_SPACE = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
+OF_LOCKS = ("SQLITE_PROTOCOL", "SQLITE_NOLFS", *(
+    f"SQLITE_IOERR_{what}" for what in ("SHMOPEN", "SHMLOCK", "SHMMAP", "LOCK", "UNLOCK", "RDLOCK", "CHECKRESERVEDLOCK")
 ))  # fmt: skip
 OF_PLACE = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")
 OF_CONTENT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
@@ -67,7 +81,7 @@ def explained(path: Path, doing: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         name = name_of(error)
-        if name.startswith("SQLITE_FULL"):
+        if name.startswith(OF_SPACE):
             raise ExperienceLogError(
                 f"{path}: no space left while {doing}. What was committed before is safe. Free some space (exgrpo experience "
                 "prune shrinks a log), then resume from the last checkpoint."
@@ -119,10 +133,10 @@ def _no_memory(path: Path, doing: str) -> ExperienceLogError:
 
 def damaged(path: Path, what: str) -> DamagedLogError:
     return DamagedLogError(
-        f"{path} is damaged: {what}. Nothing was changed. `exgrpo experience verify {path}` lists the damage. Restore the file "
-        "from a copy; or move it away (with its -wal and -shm) and train on: from a checkpoint's weights with empty experience "
-        "(model=CHECKPOINT), or with what `exgrpo experience export {path} DIR --skip_damaged` can still read "
-        "of it (experience_from)."
+        f"{path} is damaged: {what}. Nothing was changed. `exgrpo experience verify {path}` lists the damage. Move it away, "
+        "with its -wal, -shm and -journal, and put a copy in its place; or train on: from a checkpoint's weights with empty "
+        f"experience (model=CHECKPOINT), or with what `exgrpo experience export {path} DIR --skip_damaged` can still read of "
+        "it (experience_from)."
     )
 
 
@@ -133,9 +147,10 @@ def connect(path: Path, write: bool = False) -> sqlite3.Connection:
         ExperienceLogError: no such file, another kind of file, or a schema of another version.
         DamagedLogError: no database, or a truncated one.
     """
-    if not path.is_file():
-        what = "is a folder, and no experience log" if path.is_dir() else "does not exist"
-        raise ExperienceLogError(f"there is no experience log {path}: it {what}.")
+    with usable(path):
+        if not path.is_file():
+            what = "is a folder, and no experience log" if path.is_dir() else "does not exist"
+            raise ExperienceLogError(f"there is no experience log {path}: it {what}.")
     with explained(path, "opening it"):
         return _to_write(path) if write else _to_read(path)
 
@@ -208,32 +223,49 @@ def synchronous_of(connection: sqlite3.Connection) -> tuple[str, str]:
 def _to_read(path: Path) -> sqlite3.Connection:
     """A connection to the log itself; or to a copy of it, where the log cannot be read in its place, or is kept with a
     rollback journal and being written: a reader would hold its writer up."""
-    beside = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
+    beside = [path.with_name(path.name + end) for end in JOURNAL_ENDS]
     is_whole = not any(other.exists() and other.stat().st_size for other in beside)
     if lock_error(path.parent) is not None:  # known at once, not after `timeout`
         return _checked(path, _copy_of_files(path))
     try:
-        if is_whole and not os.access(path.parent, os.W_OK):
-            return _checked(
-                path, _open(path, "immutable=1")
-            )  # a reader writes beside a log, unless nobody else ever will
+        if is_whole and not os.access(path.parent, os.W_OK) and not Path(f"{path}.owner").exists():
+            # a reader writes beside a log, unless nobody else ever will
+            return _checked(path, _open(path, "immutable=1"))
         connection = _checked(path, _open(path, "mode=ro"))
         (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
         if journal == "wal" or not Path(f"{path}.owner").exists():
             return connection
     except sqlite3.Error as error:
-        if not name_of(error).startswith((*OF_PLACE, *OF_LOCKS)):
+        if not name_of(error).startswith((*OF_PLACE, *OF_LOCKS, *OF_SPACE)):
             raise
+        if not os.access(path, os.R_OK):
+            raise
+        return _checked(path, _copy_of_files(path))
+    with contextlib.closing(connection), _room_for_a_copy(path) as folder:
+        copy = _of_our_own(folder / path.name)
         try:
-            return _checked(path, _copy_of_files(path))
-        except ExperienceLogError:
+            connection.backup(copy)
+        except BaseException:
+            copy.close()
             raise
-        except OSError:
-            raise error from None
-    with contextlib.closing(connection), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        copy = _of_our_own(Path(folder) / path.name)
-        connection.backup(copy)
     return copy
+
+
+@contextlib.contextmanager
+def _room_for_a_copy(path: Path) -> Iterator[Path]:
+    """A temporary folder; what the disk says against a copy there is not said of the log."""
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    except (OSError, sqlite3.Error) as error:
+        if isinstance(error, ExperienceLogError):
+            raise
+        if isinstance(error, sqlite3.Error) and not name_of(error).startswith((*OF_SPACE, "SQLITE_IOERR_WRITE")):
+            raise
+        raise ExperienceLogError(
+            f"{path} can only be read from a copy, and that could not be made in a temporary folder ({error}). Set TMPDIR to a "
+            "folder that can be written and has room for it."
+        ) from error
 
 
 def _of_our_own(path: Path) -> sqlite3.Connection:
@@ -245,18 +277,18 @@ def _of_our_own(path: Path) -> sqlite3.Connection:
 
 def _copy_of_files(path: Path) -> sqlite3.Connection:
     """Of a log with all that lies beside it, once nobody has written to it meanwhile."""
-    beside = [path, *(path.with_name(path.name + end) for end in ("-wal", "-journal"))]
+    beside = [path, *(path.with_name(path.name + end) for end in JOURNAL_ENDS)]
 
     def state() -> list[tuple[int, int] | None]:
         return [(file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else None for file in beside]
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with _room_for_a_copy(path) as folder:
         for _ in range(ATTEMPTS):
             before = state()
             for file, there in zip(beside, before, strict=True):
-                (Path(folder) / file.name).unlink(missing_ok=True)
+                (folder / file.name).unlink(missing_ok=True)
                 if there is not None:
-                    shutil.copyfile(file, Path(folder) / file.name)
+                    shutil.copyfile(file, folder / file.name)
             if state() == before:
                 break
             time.sleep(0.1)
@@ -264,7 +296,7 @@ def _copy_of_files(path: Path) -> sqlite3.Connection:
             raise LogInUseError(
                 f"{path} is being written, and cannot be read meanwhile where it lies. Try again later."
             )
-        copy = _of_our_own(Path(folder) / path.name)
+        copy = _of_our_own(folder / path.name)
         try:
             copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all in one file, which stays open beyond its name
         except BaseException:
@@ -295,14 +327,40 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
+JOURNAL_ENDS = ("-wal", "-journal")
+
+
 def put_in_place(beside: Path, path: Path) -> None:
-    """A whole new log becomes `path`. A journal that another one left there would be taken for its own: it is renamed."""
-    for end in ("-wal", "-journal"):
+    """A whole new log becomes `path`. What lies there is renamed, with its journals: nobody's experience is overwritten, and a
+    journal that another log left would be taken for the new one's own.
+
+    Raises:
+        ExperienceLogError: the new log is not whole: a part of it is in a journal still.
+    """
+    for end in JOURNAL_ENDS:
+        journal = beside.with_name(f"{beside.name}{end}")
+        if journal.exists() and journal.stat().st_size:
+            raise ExperienceLogError(
+                f"{path} could not be written in full: there may be no space left. Nothing was changed; free some space, and "
+                "try again."
+            )
+    aside = _free_name(path)
+    for end in ("", *JOURNAL_ENDS):
         left = path.with_name(f"{path.name}{end}")
-        if left.exists():
-            os.replace(left, path.with_name(f"{left.name}.left-behind"))
+        if left.exists() and (left.stat().st_size or not end):
+            os.replace(left, path.with_name(f"{aside}{end}"))
+        left.unlink(missing_ok=True)
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     os.replace(beside, path)
+
+
+def _free_name(path: Path) -> str:
+    """Under which a log can be kept beside another, with its journals."""
+    for number in itertools.count(1):
+        name = f"{path.name}.left-behind{f'-{number}' * (number > 1)}"
+        if not any(path.with_name(f"{name}{end}").exists() for end in ("", *JOURNAL_ENDS)):
+            return name
+    raise AssertionError
 
 
 def create(path: Path) -> sqlite3.Connection:
@@ -322,6 +380,36 @@ def create(path: Path) -> sqlite3.Connection:
             for leftover in (beside, Path(f"{beside}-journal")):
                 leftover.unlink(missing_ok=True)
     return connect(path, write=True)
+
+
+class Owner(NamedTuple):
+    """Who writes a log: what its lock says of itself."""
+
+    pid: int
+    host: str
+    since: str
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it died here without a word."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except OSError:
+            pass
+        return False
+
+
+def owner_of(path: Path) -> Owner | None:
+    """Who says that it writes a log; None where nobody does, or nobody can tell."""
+    try:
+        owner = json.loads(Path(f"{path}.owner").read_text(encoding="utf-8"))
+        return Owner(int(owner["pid"]), str(owner["host"]), str(owner["since"]))
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
+        return None
 
 
 class WriterLock:
@@ -367,11 +455,8 @@ class WriterLock:
             ) from None
 
     def _holder(self) -> str:
-        try:
-            owner = json.loads(Path(f"{self.path}.owner").read_text(encoding="utf-8"))
-            return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-        except (OSError, ValueError, KeyError):
-            return "another process"
+        owner = owner_of(self.path)
+        return "another process" if owner is None else f"process {owner.pid} on {owner.host} (since {owner.since})"
 
     @property
     def held(self) -> bool:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedLogError, ExperienceLogError, TrajectoryError
+from ..experience.columns import SCALARS
 from ..experience.events import Event, PlannerState
 from ..experience.trajectory import Trajectory
 from . import schema
-from .codec import DIGEST_MASK, SERIAL_MASK, event_of, nan
+from .codec import DIGEST_MASK, SERIAL_MASK, event_of, from_sql, nan
 from .connection import connect, damaged, explained
 from .records import Branch, Position, Provenance, QuestionFacts, Span
 from .snapshot import unpacked
@@ -219,8 +220,8 @@ class LogReader:
 
     # Trajectories -----------------------------------------------------------------------------------------------
 
-    def trajectory(self, number: int, index_of: Callable[[int], int] = int) -> Trajectory:
-        """A trajectory by its id, wherever it counts; `index_of` translates the number of its question.
+    def trajectory(self, number: int, question_of: Callable[[int], int] = int) -> Trajectory:
+        """A trajectory by its id, wherever it counts; `question_of` translates the number of its question.
 
         Raises:
             ExperienceLogError: its tokens were pruned.
@@ -236,11 +237,9 @@ class LogReader:
         ids, logps = self._tokens(number, *found[-4:])
         try:
             rewards = np.array([nan(reward) for reward in json.loads(row["rewards"])])
-            trajectory = Trajectory(
-                index_of(row["question"]), ids, logps, rewards, row["step"], row["finish_reason"], nan(row["entropy"]),
-                row["entropy_step"], bool(row["correct"]), nan(row["advantage"]), nan(row["quality"]),
-                self._embedding(number, row["dimension"]),
-            )  # fmt: skip
+            scalars = {column.name: from_sql(column, row[column.name]) for column in SCALARS}
+            embedding = self._embedding(number, row["dimension"])
+            trajectory = Trajectory(question_of(row["question"]), ids, logps, rewards, **scalars, embedding=embedding)
         except (TrajectoryError, ValueError) as error:
             raise damaged(self.path, f"trajectory {number}: {error}") from error
         if len(trajectory) != row["length"] or trajectory.digest != row["digest"] & DIGEST_MASK:
@@ -278,7 +277,7 @@ class LogReader:
         return np.frombuffer(vector, "<f2").astype(np.float16, copy=False)
 
     def embeddings(
-        self, lineage: Sequence[Span], encoder: str | None = None, index_of: Callable[[int], int] = int
+        self, lineage: Sequence[Span], encoder: str | None = None, question_of: Callable[[int], int] = int
     ) -> Iterator[tuple[int, int, NDArray[np.float16]]]:
         """Serial, question and embedding (D,) of every trajectory of a lineage that has one, also of those that left since,
         in the order of their serials.
@@ -286,7 +285,7 @@ class LogReader:
         Args:
             lineage: of a position.
             encoder: only those made with the encoder of that name; of all by default.
-            index_of: translates the number of a question.
+            question_of: translates the number of a question.
 
         Raises:
             DamagedLogError: one is missing, or is not what was written.
@@ -305,7 +304,7 @@ class LogReader:
                 number, question, dimension, origin = (row[place] for place in places)
                 if encoder is None or origins[origin].embedding == encoder:
                     embedding = self._vector(number, dimension, vector, vector_crc)
-                    yield number & SERIAL_MASK, index_of(question), embedding
+                    yield number & SERIAL_MASK, question_of(question), embedding
 
     # States -----------------------------------------------------------------------------------------------------
 

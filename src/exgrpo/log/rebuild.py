@@ -6,16 +6,16 @@ from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..experience.buffer import ExperienceBuffer
 from ..experience.events import Event, Evicted, Planned, PlannerState, Stored
 from ..experience.replayed import apply, restore
 from ..experience.store import TrajectoryStore
 from .connection import damaged
+from .question_map import NONE, QuestionMap, snapshot_from_log
 from .reader import LogReader
 from .records import Position
-from .snapshot import NONE, config_of, translated, window_of
+from .snapshot import config_of, window_of
 
 SHARED = ("generation", "step", "moment")
 """Fields that are the same of all to whom an event happened, but for the steps of what was stored."""
@@ -26,7 +26,7 @@ def rebuild(
     reader: LogReader,
     buffer: ExperienceBuffer,
     position: Position | None = None,
-    indices: NDArray[np.int32] | None = None,
+    questions: QuestionMap | None = None,
     use_snapshot: bool = True,
 ) -> PlannerState:
     """Make an empty buffer what it was at a position, or, with options that its run did not have, what it would be.
@@ -35,7 +35,7 @@ def rebuild(
         reader: of the log.
         buffer: empty, with room for all questions; its store is left alone.
         position: where; the end of the newest branch by default.
-        indices: of each question of the log its number in the buffer, NONE where it has none; by default the same.
+        questions: of the buffer; None: it numbers them as the log does.
         use_snapshot: whether to begin with the newest snapshot of a run whose index had the same options, instead of the
             first event.
 
@@ -54,18 +54,21 @@ def rebuild(
     alike = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
     if use_snapshot and (found := reader.snapshot(alike)) is not None:
         after, arrays = found
-        restore(buffer, translated(arrays, buffer.num_questions, indices))
+        try:
+            restore(buffer, snapshot_from_log(arrays, buffer.num_questions, questions))
+        except ValueError as error:
+            raise damaged(reader.path, f"the snapshot at event {after} is of another run ({error})") from error
         next_serial = buffer.next_serial
     for run in _runs(reader.events(lineage, after, next_serial)):
         try:
             for event in _as_few([event for _, event in run]):
-                apply(buffer, _with_index(event, indices))
+                apply(buffer, _with_index(event, questions))
         except (ValueError, IndexError) as error:
-            _apply_each(reader, buffer, run, indices)  # to tell which
+            _apply_each(reader, buffer, run, questions)  # to tell which
             raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
     state = replace(reader.state(position), recent=reader.recent(lineage, buffer.config.start_completions))
-    if indices is not None:
-        state = replace(state, deferred=tuple(int(indices[number]) for number in state.deferred))
+    if questions is not None:
+        state = replace(state, deferred=tuple(map(questions.question_of, state.deferred)))
     return state
 
 
@@ -120,20 +123,20 @@ def _as_one(events: Sequence[Event]) -> Event:
 
 
 def _apply_each(
-    reader: LogReader, buffer: ExperienceBuffer, run: Sequence[tuple[int, Event]], indices: NDArray[np.int32] | None
+    reader: LogReader, buffer: ExperienceBuffer, run: Sequence[tuple[int, Event]], questions: QuestionMap | None
 ) -> None:
     for seq, event in run:
         try:
-            apply(buffer, _with_index(event, indices))
+            apply(buffer, _with_index(event, questions))
         except (ValueError, IndexError) as error:
             raise damaged(reader.path, f"event {seq} cannot have happened ({error})") from error
 
 
-def _with_index(event: Any, indices: NDArray[np.int32] | None) -> Event:
-    if indices is None or not hasattr(event, "question"):
+def _with_index(event: Any, questions: QuestionMap | None) -> Event:
+    if questions is None or not hasattr(event, "question"):
         return event  # type: ignore[no-any-return]
-    questions = np.atleast_1d(event.question)
-    here = indices[questions]
-    if (unknown := questions[here == NONE]).size:
+    numbers = np.atleast_1d(event.question)
+    here = questions.questions_of(numbers)
+    if (unknown := numbers[here == NONE]).size:
         raise ValueError(f"question {unknown[0]} is not among the questions of this run")
     return replace(event, question=here)  # type: ignore[no-any-return]

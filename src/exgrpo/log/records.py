@@ -7,6 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
+def storable(text: str | None) -> str | None:
+    r"""Text as a log keeps it: halves of a surrogate pair, of which Unicode makes no text, become `\\ud800`."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True)
 class QuestionFacts:
     """What a question is, for people and for other runs.
@@ -24,6 +29,10 @@ class QuestionFacts:
     prompt: str | None = None
     columns: str | None = None
     problem_type: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "columns", "problem_type"):
+            object.__setattr__(self, name, storable(getattr(self, name)))
 
 
 class Questions(Protocol):

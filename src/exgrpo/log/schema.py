@@ -9,6 +9,8 @@ import sqlite3
 import zlib
 from typing import Any
 
+from ..experience.columns import COLUMNS
+
 APPLICATION_ID = 0x45784752  # "ExGR"
 SCHEMA_VERSION = 2
 NEEDS = "0.2"
@@ -22,10 +24,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "observation": (
         "branch", "generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "spread",
     ),
-    "trajectory": (
-        "branch", "id", "generation", "step", "question", "length", "digest", "rewards", "entropy", "entropy_step",
-        "finish_reason", "origin", "correct", "advantage", "quality", "nll", "confidence", "confidence_variance", "dimension",
-    ),
+    "trajectory": tuple(column.name for column in COLUMNS if column.sql),
     "replay": ("branch", "generation", "step", "question", "trajectory", "moment", "age", "entropy"),
     "learning": ("branch", "generation", "step", "question", "trajectory", "log_ratio", "ess"),
     "measurement": (

@@ -18,14 +18,14 @@ class StoredTrajectories:
     Args:
         reader: of the log.
         lineage: whose trajectories.
-        index_of: from a question's number in the log to its number in the buffer.
+        question_of: from a question's number in the log to its number in the buffer.
     """
 
-    def __init__(self, reader: LogReader, lineage: Sequence[Span], index_of: Callable[[int], int] = int):
+    def __init__(self, reader: LogReader, lineage: Sequence[Span], question_of: Callable[[int], int] = int):
         self._reader = reader
         self._lineage = lineage
         self._first_serials = [span.first_serial for span in lineage]
-        self._index_of = index_of
+        self._question_of = question_of
         self._cache: OrderedDict[int, Trajectory] = OrderedDict()
         self._cached_tokens = 0
 
@@ -44,7 +44,7 @@ class StoredTrajectories:
         if (trajectory := self._cache.get(serial)) is not None:
             self._cache.move_to_end(serial)
             return trajectory
-        trajectory = self._reader.trajectory(self.id_of(serial), self._index_of)
+        trajectory = self._reader.trajectory(self.id_of(serial), self._question_of)
         self.remember(serial, trajectory)
         return trajectory
 

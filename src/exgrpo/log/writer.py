@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ExperienceLogError
+from ..errors import ExperienceLogError, LogInUseError
 from ..experience.events import Admitted, Began, Event, Planned, PlannerState
 from ..experience.trajectory import Trajectory
 from . import schema
 from .codec import rows_of
 from .commits import Commit, Kept
-from .connection import WriterLock, connect, create, explained, now, synchronous_of
+from .connection import WriterLock, connect, create, explained, now, put_in_place, synchronous_of, usable
+from .filesystem import is_shared
+from .question_map import NONE, QuestionMap
 from .reader import LogReader
-from .records import Branch, Position, Provenance, Questions, Span
-from .snapshot import NONE, packed
+from .records import Branch, Position, Provenance, Questions, Span, storable
+from .snapshot import packed
 from .store import StoredTrajectories
 
 INHERITED = -1
@@ -51,14 +53,14 @@ class LogWriter:
     """
 
     def __init__(self, path: Path | str, questions: Questions, logp_dtype: str = "float32"):
-        self.path = Path(path).resolve()  # one lock for all names of a file
+        with usable(Path(path)):
+            self.path = Path(path).resolve()  # one lock for all names of a file
         self.questions = questions
         self._logp_dtype = np.dtype(logp_dtype).newbyteorder("<")
         self._lock = WriterLock(self.path)
         self._lineage: tuple[Span, ...] = ()
         self._gathered = Commit()
         self._unwritten: dict[int, Trajectory] = {}  # by serial; each leaves once its transaction is in the file
-        self._indices = np.empty(0, np.int32)
         self._last_state: PlannerState | None = None
         self._generation, self._step = INHERITED, 0
         self._lock_and_read()
@@ -78,9 +80,12 @@ class LogWriter:
                 self._connection.execute("ROLLBACK")
                 self._synchronous = synchronous_of(self._connection)
             self.reader = LogReader(self.path, self._connection)
-            self._numbers = self._match_questions()
+            listed = ((number, facts.key) for number, facts in self.reader.questions())
+            self.question_map = QuestionMap(self.questions.keys, listed)
             self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
-            self._next_seq = max([self.reader.end() + 1, *(b.first_seq for b in self.reader.branches.values())])
+            self._end = self.reader.end()
+            self._next_seq = max([self._end + 1, *(b.first_seq for b in self.reader.branches.values())])
+            self._file = _identity(self.path)
             undo.pop_all()
 
     @property
@@ -100,30 +105,6 @@ class LogWriter:
         """Free the log for other writers, as `pause`; reading through this one ends too."""
         self.pause()
         self._connection.close()
-
-    def _match_questions(self) -> NDArray[np.int32]:
-        """Of each question of this run its number in the log, or NONE."""
-        numbers = np.full(len(self.questions.keys), NONE, np.int32)
-        here = {key: index for index, key in enumerate(self.questions.keys)}
-        last = 0
-        for last, facts in self.reader.questions():
-            if (index := here.get(facts.key)) is not None:
-                numbers[index] = last
-        self._next_question = last + 1
-        return numbers
-
-    def index_of(self, number: int) -> int:
-        """The number in this run of a question of the log."""
-        if number >= len(self._indices):
-            self._indices = self.indices()
-        return int(self._indices[number])
-
-    def indices(self) -> NDArray[np.int32]:
-        """Of each question of the log its number in this run, or NONE, shape (numbers of the log + 1,)."""
-        indices = np.full(self._next_question, NONE, np.int32)
-        known = np.flatnonzero(self._numbers != NONE)
-        indices[self._numbers[known]] = known
-        return indices
 
     # Branches ---------------------------------------------------------------------------------------------------
 
@@ -149,13 +130,13 @@ class LogWriter:
         fork = parent.seq if parent is not None else None
         self.origin = self._number_of_origin(origin)
         row = (
-            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, note, now(),
-            os.getpid(), socket.gethostname(),
+            number, parent.branch if parent is not None else None, fork, first, serial, step, self.origin, storable(note),
+            now(), os.getpid(), socket.gethostname(),
         )  # fmt: skip
         self._gathered.add("branch", *row)
         reader.branches[number] = Branch(*row)
         self._lineage = (*spans, Span(number, first, first - 1, serial))
-        self._stored = StoredTrajectories(reader, self._lineage, self.index_of)
+        self._stored = StoredTrajectories(reader, self._lineage, self.question_map.question_of)
         self._generation, self._step = reader.latest_generation(spans) or (INHERITED, step)
 
     @contextmanager
@@ -230,9 +211,8 @@ class LogWriter:
 
     def number_of(self, question: int) -> int:
         """The number of a question of this run in the log; a new one where it is not there yet."""
-        if (number := int(self._numbers[question])) == NONE:
-            number, self._next_question = self._next_question, self._next_question + 1
-            self._numbers[question] = number
+        if (number := self.question_map.number_of(question)) == NONE:
+            number = self.question_map.add(question)
             facts = self.questions.facts(question)
             self._gathered.add(
                 "question", number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type
@@ -298,10 +278,10 @@ class LogWriter:
             state.pass_number, state.cursor, deferred, state.generated_tokens, state.reviewed,
             int(checkpoint),
         )  # fmt: skip
-        data = None if snapshot is None else packed(snapshot, self._numbers)
+        data = None if snapshot is None else packed(self.question_map.snapshot_for_log(snapshot))
         commit = self._gathered.finished(row, data, checkpoint)
         self._write(commit)
-        self._next_seq = seq + 1
+        self._next_seq, self._end = seq + 1, seq
         self._lineage = (*self._lineage[:-1], replace(self._lineage[-1], last=seq))
         self._gathered, self._last_state = Commit(), state
         return self.position
@@ -317,11 +297,52 @@ class LogWriter:
         connection = self._connection
         with explained(self.path, doing):
             connection.execute(f"PRAGMA synchronous = {self._synchronous[durable]}")
+            self._check_file()
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._check_end()
                 yield
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    def _check_file(self) -> None:
+        """Is it still the file that is written? The system writes on into one that has no name any more, or another.
+
+        Raises:
+            ExperienceLogError: it is not; where it was deleted or moved, a copy of it is made in its place.
+        """
+        found = _identity(self.path)
+        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems number anew
+            return
+        kept = "What was committed before is in the file that was there: put that back"
+        if found is None and self.path.parent.is_dir():
+            with contextlib.suppress(ExperienceLogError, OSError, sqlite3.Error):
+                copy = self.path.with_name(f".{self.path.name}.kept")
+                self.copy_to(copy)
+                put_in_place(copy, self.path)
+                kept = "What was committed before is in a copy that was made in its place"
+        raise ExperienceLogError(
+            f"{self.path} was {'deleted or moved' if found is None else 'replaced'} while this run was writing it. {kept}. "
+            "Then resume from the last checkpoint."
+        )
+
+    def _check_end(self) -> None:
+        """Does this writer write alone? A lock file that was deleted keeps nobody out."""
+        if (end := self.reader.end()) != self._end:
+            raise LogInUseError(
+                f"another process has written to {self.path} (up to event {end}, after {self._end} of this one), although this "
+                f"one held its lock: was {self._lock.path.name}.lock deleted? Stop one of the two, and resume this run from "
+                "its last checkpoint, or with another output_dir (or experience_log)."
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that has a name now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

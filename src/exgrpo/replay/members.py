@@ -1,4 +1,4 @@
-"""Drawing of questions from strata: a few of a large bucket, all alike, or one by one."""
+"""Drawing of questions: a few of a large bucket, all alike, or one by one."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def draw_members(ready: NDArray[Any], bucket: int, size: int, n: int, rng: np.ra
 def draw_uniform(
     n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw how many of n questions come from each stratum, where every set of n is alike; those of weight 0 only once the
+    """Draw how many of n questions come from each bucket, where every set of n is alike; those of weight 0 only once the
     others are exhausted."""
     first = np.where(np.isneginf(log_weights), 0, room)
     if (n_first := min(n, int(first.sum()))) == n:

@@ -62,6 +62,7 @@ class ReplayPlanner:
     Attributes:
         diversity: what was stored of each question, as embeddings; None where quality is not used.
         generation: number of the next iteration.
+        marks: whether what is planned counts as used.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ReplayPlanner:
         self.buffer = ExperienceBuffer(stream.num_questions, num_generations, config, store, self._tell, types)
         self.diversity = Diversity() if config.uses_quality else None
         self.generation = self.reviewed = 0
+        self.marks = True
         self._mixing, self._admits, self._retires = (
             MIXINGS[config.mixing], ADMISSIONS[config.admission], RETIREMENTS[config.retirement],
         )  # fmt: skip
@@ -206,11 +208,6 @@ class ReplayPlanner:
         self.gate.look_back_on(state.recent)
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 
-    @property
-    def pass_at_1(self) -> float | None:
-        """Mean correctness of the latest fresh completions, as the gate judges it."""
-        return self.gate.pass_at_1
-
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _tell(self, event: events.Event) -> None:
@@ -226,11 +223,12 @@ class ReplayPlanner:
         if not len(chosen):
             return [[] for _ in slots]
         trajectories, records = self.buffer.get_many(chosen), self.buffer.table.records[chosen]
-        self.mark(chosen, records, iteration, step, stage)
+        if self.marks:
+            self._mark(chosen, records, iteration, step, stage)
         found = map(ReplayedTrajectory, records["serial"].tolist(), trajectories, records["uses"].tolist())
         return [[next(found) for _ in group] for group in slots]
 
-    def mark(self, slots: IntArray, records: NDArray[Any], iteration: int, step: int, stage: str) -> None:
+    def _mark(self, slots: IntArray, records: NDArray[Any], iteration: int, step: int, stage: str) -> None:
         """Count the use of trajectories; let those leave that were used as often as is allowed."""
         questions, serials, entropy = records["question"], records["serial"], records["entropy"].astype(np.float64)
         self.buffer.used(slots)

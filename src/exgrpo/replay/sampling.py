@@ -1,6 +1,6 @@
-"""Which questions are replayed: weights over strata of questions, then counts, then places inside a stratum.
+"""Which questions are replayed: a weight for each, then how many of each bucket, then which of a bucket.
 
-A stratum is a bucket of accuracy, or a single question. A *question sampler* answers with log-weights of the strata.
+A *question sampler* answers with one log-weight per question. One that reads accuracy alone is asked once per bucket.
 """
 
 from collections.abc import Callable
@@ -10,82 +10,81 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import QUESTION_SAMPLERS, ReplayConfig
-from ..errors import ConfigurationError
+from ..config import ReplayConfig
 from ..experience.buffer import ExperienceBuffer
 from ..experience.difficulty import UNKNOWN, by_spread, sizes_of
 from ..experience.trajectory import FloatArray, IntArray
 from ..registry import Rule, register
 from .members import draw_members, draw_single, draw_uniform
-from .validation import checked
+from .old_samplers import sampler_of
+from .question_candidates import QuestionCandidates
+from .validation import weights_of
 
 Eligible = Callable[[IntArray], NDArray[np.bool_]]
 """Questions -> which of them hold a trajectory that may be replayed now."""
 
 
-@dataclass(frozen=True, eq=False)
-class Strata:
-    """Questions that can be replayed, by accuracy.
-
-    Args:
-        accuracy: of the questions of each stratum, (S,), in [0, 1]; with `spread` difficulty their scaled spread.
-        sizes: how many questions, (S,).
-        config: the options.
-        buffer: that holds them.
-        questions: number of the one question of each stratum, (S,), for samplers that look at each; else None.
-        step: optimizer steps done.
-    """
-
-    accuracy: FloatArray
-    sizes: NDArray[np.int64]
-    config: ReplayConfig
-    buffer: ExperienceBuffer
-    questions: IntArray | None = None
-    step: int = 0
-
-
-def weights_of(sampler: Rule, strata: Strata) -> FloatArray:
-    """Return a sampler's log-weights of strata, checked, (S,). -inf: only where nothing else is left; NaN: never."""
-    name = strata.config.question_choice
-    weights = checked("question_choice", name, sampler(strata), strata.sizes.shape)
-    if np.isposinf(weights).any():
-        raise ConfigurationError(f"question_choice {name!r} must answer with log-weights below infinity: {weights}.")
-    return weights
-
-
-def gaussian(strata: Strata) -> FloatArray:
-    """Return log of exp(-(a - mu)^2 / (2 sigma^2)), whatever the size of the bucket [ExGRPO, Eq. 3]."""
-    config = strata.config
+def gaussian(candidates: QuestionCandidates) -> FloatArray:
+    """Return log of exp(-(a - mu)^2 / (2 sigma^2)) over the size of the bucket: its questions share its weight, whatever its
+    size [ExGRPO, Eq. 3]."""
+    config = candidates.config
     with np.errstate(over="ignore"):  # a sigma so small that all but the nearest weigh nothing
-        return np.asarray(-(((strata.accuracy - config.mu) / config.sigma) ** 2) / 2)
+        of_buckets = -(((candidates.accuracy - config.mu) / config.sigma) ** 2) / 2
+    return np.asarray(of_buckets - np.log(np.maximum(candidates.bucket_size, 1)))
 
 
-register("question_choice", "gaussian", gaussian)
+register("question_choice", "gaussian", gaussian, by_accuracy=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What is drawn from: the questions of one problem type, in strata.
+    """What is drawn from: the questions of one problem type, bucket by bucket or one by one.
 
     Args:
-        strata: of the questions.
-        ready: bucket of each question that may be drawn, -1 for all others, (Q,).
+        candidates: an entry for each bucket, or for each question.
+        log_weights: of a question of each entry, (n,); -inf: only where nothing else is left.
+        room: how many questions of each entry may be drawn, (n,).
+        ready: bucket of each question, -1 for those that cannot be replayed, (Q,).
     """
 
-    strata: Strata
+    candidates: QuestionCandidates
+    log_weights: FloatArray
+    room: NDArray[np.int64]
     ready: NDArray[Any]
 
-    def members(self, stratum: int) -> IntArray:
-        """Questions of a stratum, in the order of their numbers."""
-        questions = self.strata.questions
-        return np.flatnonzero(self.ready == stratum) if questions is None else questions[stratum : stratum + 1]
+    @property
+    def of_buckets(self) -> FloatArray | None:
+        """Log-weights of whole buckets, (R+1,); None where questions are drawn one by one."""
+        if self.candidates.questions is not None:
+            return None
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.log_weights + np.log(self.room))
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all weights are the same, but for those of -inf."""
+        weights = self.log_weights[np.isfinite(self.log_weights)]
+        return bool(weights.size and (weights == weights[0]).all())
+
+    def draw(self, n: int, rng: np.random.Generator) -> list[int]:
+        """Draw n different questions, at most as many as there is room for."""
+        if (of_buckets := self.of_buckets) is None:
+            return draw_single(self.candidates.numbers, n, self.log_weights, self.room, rng)
+        if self.uniform:
+            counts = draw_uniform(n, self.log_weights, self.room, rng)
+        else:
+            counts = draw_counts(n, of_buckets, self.room, rng)
+        drawn: list[int] = []
+        for bucket in np.flatnonzero(counts).tolist():
+            drawn += draw_members(self.ready, bucket, int(self.room[bucket]), int(counts[bucket]), rng)
+        return drawn
 
 
 def draw_questions(
     buffer: ExperienceBuffer, n: int, config: ReplayConfig, rng: np.random.Generator, step: int = 0,
     eligible: Eligible | None = None, ready: NDArray[Any] | None = None,
 ) -> list[int]:  # fmt: skip
-    """Draw n different replayable questions, or as many as there are, in random order; inside a stratum uniform without
+    """Draw n different replayable questions, or as many as there are, in random order; inside a bucket uniform without
     replacement.
 
     Args:
@@ -97,34 +96,24 @@ def draw_questions(
         eligible: only these.
         ready: what `buffer.ready` answers now, where the caller knows.
     """
-    sampler = QUESTION_SAMPLERS[config.question_choice]
-    pools = pools_of(buffer, sampler, config, step, eligible, ready)
-    weights = [np.where(p.strata.sizes > 0, weights_of(sampler, p.strata), np.nan) for p in pools]
-    rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
-    available = np.array([room.sum() for room in rooms], np.int64)
+    pools = pools_of(buffer, config, step, eligible, ready)
+    available = np.array([pool.room.sum() for pool in pools], np.int64)
     n = min(n, int(available.sum()))
     by_type = [n] if len(pools) == 1 else rng.multivariate_hypergeometric(available, n).tolist()
-    drawn: list[int] = []
-    for pool, log_weights, room, wanted in zip(pools, weights, rooms, by_type, strict=True):
-        if sampler.traits["per_question"]:
-            assert pool.strata.questions is not None
-            drawn += draw_single(pool.strata.questions, wanted, log_weights, room, rng)
-        else:
-            counts = (draw_uniform if sampler.traits["uniform"] else draw_counts)(wanted, log_weights, room, rng)
-            for stratum in np.flatnonzero(counts).tolist():
-                drawn += draw_members(pool.ready, stratum, int(room[stratum]), int(counts[stratum]), rng)
+    drawn = [question for pool, wanted in zip(pools, by_type, strict=True) for question in pool.draw(wanted, rng)]
     rng.shuffle(drawn)
     return drawn
 
 
 def pools_of(
-    buffer: ExperienceBuffer, sampler: Rule, config: ReplayConfig, step: int, eligible: Eligible | None = None,
+    buffer: ExperienceBuffer, config: ReplayConfig, step: int, eligible: Eligible | None = None,
     ready: NDArray[Any] | None = None,
 ) -> list[Pool]:  # fmt: skip
     """Return what is drawn from, of each problem type."""
     ready = buffer.ready() if ready is None else ready
     several = range(buffer.num_types) if buffer.num_types > 1 else ()
     parts = [np.where(buffer.types == number, ready, UNKNOWN) for number in several] or [ready]
+    sampler = sampler_of(config.question_choice)
     return [_pool_of(buffer, sampler, config, step, eligible, part) for part in parts]
 
 
@@ -139,19 +128,23 @@ def _pool_of(
         questions = np.flatnonzero(ready != UNKNOWN)
         ready = ready.copy()
         ready[questions[~eligible(questions)]] = UNKNOWN
-    if sampler.traits["per_question"]:
+    sizes = room = sizes_of(ready, resolution)
+    if sampler.traits["by_accuracy"]:
+        candidates = QuestionCandidates(np.arange(resolution + 1) / resolution, sizes, config, buffer, None, step)
+    else:
         questions = np.flatnonzero(ready != UNKNOWN)
         accuracy = buffer.questions.accuracy(questions) if values is None else values[questions]
-        return Pool(Strata(accuracy, np.ones(len(questions), np.int64), config, buffer, questions, step), ready)
-    accuracy = np.arange(resolution + 1) / resolution
-    return Pool(Strata(accuracy, sizes_of(ready, resolution), config, buffer, None, step), ready)
+        candidates = QuestionCandidates(accuracy, sizes[ready[questions]], config, buffer, questions, step)
+        room = np.ones(len(questions), np.int64)
+    weights, eligible_now = weights_of(sampler, candidates)
+    return Pool(candidates, weights, np.where(eligible_now, room, 0), ready)
 
 
 def bucket_probabilities(log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray:
-    """Return weights over the strata that still have room, summing to 1.
+    """Return weights over the buckets that still have room, summing to 1.
 
     Computed from log-weights relative to the largest, so that a pool of extremes alone never underflows to nothing;
-    where every stratum with room weighs 0, they are weighted by their room.
+    where every bucket with room weighs 0, they are weighted by their room.
     """
     log_weights = np.where(room > 0, log_weights, -np.inf)
     if np.isneginf(log_weights.max()):
@@ -163,13 +156,13 @@ def bucket_probabilities(log_weights: FloatArray, room: NDArray[np.int64]) -> Fl
 def draw_counts(
     n: int, log_weights: FloatArray, sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw how many questions come from each stratum: multinomial over the non-empty ones, overflow drawn again over those
+    """Draw how many questions come from each bucket: multinomial over the non-empty ones, overflow drawn again over those
     with room left, until all n are placed [ExGRPO, sec. 3.2].
 
     Args:
         n: how many questions, at most sizes.sum().
-        log_weights: (S,).
-        sizes: (S,).
+        log_weights: of whole buckets, (R+1,).
+        sizes: (R+1,).
     """
     counts = np.zeros_like(sizes)
     while (left := n - int(counts.sum())) > 0:

@@ -3,10 +3,13 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..config import SCHEDULES, ReplayConfig
 from ..errors import ConfigurationError
 from ..experience.trajectory import FloatArray
+from ..registry import Rule
+from .question_candidates import QuestionCandidates
 
 
 def checked(option: str, name: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
@@ -24,6 +27,24 @@ def checked(option: str, name: str, given: Any, shape: tuple[int, ...]) -> Float
             f"{option} {name!r} must answer with an array of shape {shape}, but gave one of shape {values.shape}."
         )
     return values
+
+
+def weights_of(sampler: Rule, candidates: QuestionCandidates) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return a question sampler's log-weights, and which entries may be drawn at all, (n,) each.
+
+    Raises:
+        ConfigurationError: as `checked`; or a weight is NaN or infinity.
+    """
+    name, shape = candidates.config.question_choice, candidates.accuracy.shape
+    weights, rule = checked("question_choice", name, sampler(candidates), shape), sampler.traits["eligible"]
+    if np.isnan(weights).any() or np.isposinf(weights).any():
+        raise ConfigurationError(
+            f"question_choice {name!r} must answer with log-weights below infinity and without NaN, but gave {weights}. -inf: "
+            "drawn only where nothing else is left. For questions that are never drawn, register it with eligible=."
+        )
+    if rule is None:
+        return weights, np.ones(shape, bool)
+    return weights, checked("eligible of the question_choice", name, rule(candidates), shape) != 0
 
 
 def share_now(config: ReplayConfig, share: float, epoch: float) -> float:

@@ -3,10 +3,10 @@ r"""Reward for multiple-choice questions whose gold answer is the label of an op
 The chosen option is looked for after `</think>`, in this order:
 
 1. the `\boxed{...}` and the `<answer>` elements; those that name different options are several answers (see `marks`);
-2. the label after the last "answer is" or "answer:"; "A or B" there is several answers, and so is any other label
-   that stands free in the sentence, or in the box;
+2. the label after the last "answer is", "answer:" or "correct option is"; "A or B" there is several answers, and so is any
+   other label that stands free in the sentence, or in the box; what comes after "because" or "since" is a reason;
 3. the labels in parentheses, `(C)`, on the last line that has one; different ones are several answers, and
-   none is one beside "not", "exclude" and the like;
+   none is one beside "not", "exclude" and the like, or at the end of a list of options;
 4. the whole text, if it is nothing but a label, or begins with one as an option does: `C`, `C.`, `C) Mars`.
 """
 
@@ -16,28 +16,36 @@ from typing import Any
 
 from .completion import answer_texts, looks_for, versioned, warn_unscorable
 from .marks import Mark, is_denied, marks
+from .typography import plain_characters, undressed
 
 _MAX_CHARS = 256
 _LABEL = r"\(?(?P<label>[A-Z]|[0-9])(?![A-Za-z0-9'’^_]|\s*[-+*/=]\s*[A-Za-z0-9]|\.[0-9]|\+\+|#)\)?"
-_ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE)
+_ANSWER_IS = re.compile(
+    r"\b(?:answer|(?:correct|right|best)\s+(?:option|choice))\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORECASE
+)
 _LEAD = re.compile(
     r"(?:the\s+)?(?:(?:correct|right|best)\s+)?(?:option|choice|letter|both|either)?[\s:]*", re.IGNORECASE
 )
 _CHOICE = re.compile(_LABEL)
 _JOINED = re.compile(
-    r"\s*(?:[,;/&+]|(?:or|and)\b|(?=\([A-Z0-9]\)))[\s,]*(?:or\b|and\b)?\s*(?:option|choice)?\s*" + _LABEL
+    r"\s*(?:[,;/&+|\\]|(?:or|and)\b|(?=\([A-Zb-hj0-9]\)))[\s,\\]*(?:or\b|and\b)?\s*(?:option|choice)?\s*"
+    + _LABEL.replace("[A-Z]", "[A-Zb-hj]")
 )
 _BESIDE = re.compile(r"\s+" + _LABEL)
 _LISTED = re.compile(r"^[ \t]*\(?([A-Z0-9])[).:]", re.MULTILINE)
 _BRACKETED = re.compile(r"\(([A-Za-z0-9])\)")
 _ARTICLE = re.compile(r"[AI]\s+(?!(?:because|since|as|which|and|or|is|for|but|due|given|so|by|from)\b)[a-z]")
-_OTHER = re.compile(r"(?<![A-Za-z0-9'’^_\\.])([A-J]|[0-9])(?![A-Za-z0-9'’^_]|\.[0-9])")
+_OTHER = re.compile(r"(?<![A-Za-z0-9'’^_\\])([A-J]|(?<!\.)[0-9])(?![A-Za-z0-9'’^_]|\.[0-9])")
+_DOUBT = re.compile(r"\s*(?:or|and|maybe|perhaps|possibly|alternatively|no|wait|actually)\b", re.IGNORECASE)
+_REASON = re.compile(r"\b(?:because|since)\b", re.IGNORECASE)
 _NEGATED = re.compile(
     r"\b(?:not|never|neither|nor|exclud\w*|eliminat\w*|reject\w*|rul(?:e|es|ed|ing)\s+out|incorrect|wrong|false|except)\b|n['’]t\b",
     re.IGNORECASE,
 )
 _STOP = re.compile(r"\n|[.!](?=\s|$)")
-_TYPOGRAPHY = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*(?=\{)|\\[()\[\]]|[{}$*`]")
+_TYPOGRAPHY = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|sc|up|normal)?|math(?:rm|bb|frak)|mbox|operatorname)\s*(?=\{)|\\[()\[\]]|[{}$*`]"
+)
 
 
 @looks_for(
@@ -87,15 +95,18 @@ def final_choice(text: str) -> str | None:
         last = match
     if last is not None:
         stated = _plain(text[last.end() : last.end() + _MAX_CHARS]).lstrip().partition("\n")[0]
-        if _CHOICE.match(stated, _LEAD.match(stated).end()):  # type: ignore[union-attr]
-            return None if is_denied(text, last.end(), last.end()) else _leading_label(stated, sentence=True)
+        bare = parse_label(stated)
+        if bare or _CHOICE.match(stated, _LEAD.match(stated).end()):  # type: ignore[union-attr]
+            return None if is_denied(text, last.end(), last.end()) else bare or _leading_label(stated, sentence=True)
+    text = plain_characters(text)
     if _BRACKETED.search(text):
         return _bracketed(text)
     return None if len(set(_LISTED.findall(text))) > 1 else _leading_label(_plain(text[: _MAX_CHARS + 1]).strip())
 
 
 def _plain(text: str) -> str:
-    return _TYPOGRAPHY.sub("", text)
+    """`text` without looks: characters of other alphabets, fonts, colours and spaces of LaTeX, emphasis."""
+    return _TYPOGRAPHY.sub("", undressed(plain_characters(text)))
 
 
 def _marked_label(mark: Mark) -> str | None:
@@ -132,19 +143,30 @@ def _leading_label(text: str, sentence: bool = False) -> str | None:
 
 def _names_another(text: str, start: int, label: str, sentence: bool) -> bool:
     """Whether another label stands free in the rest, up to the end of the sentence: `C: 5 or D: 6`, `C maybe D`."""
-    stop = _STOP.search(text, start) if sentence else None
+    end = len(text)
+    if sentence:
+        if (stop := _STOP.search(text, start)) is not None and not _DOUBT.match(text, stop.end()):
+            end = stop.start()
+        if (reason := _REASON.search(text, start, end)) is not None:
+            end = reason.start()
     return any(
         match[1] != label and match[1].isdigit() == label.isdigit() and not _ARTICLE.match(text, match.start())
-        for match in _OTHER.finditer(text, start, stop.start() if stop else len(text))
+        for match in _OTHER.finditer(text, start, end)
     )
 
 
 def _bracketed(text: str) -> str | None:
-    """The label in parentheses on the last line that has one, if it is alone there."""
+    """The label in parentheses on the last line that has one, if it is alone there and no item of a list."""
     for line in reversed(text.splitlines()):
         labels = {label.upper() for label in _BRACKETED.findall(line)}
         if labels:
             start = max(line.rfind(f"({label})") for label in (*labels, *map(str.lower, labels)))
             denied = _NEGATED.search(line) or is_denied(line, start, start + 3)
-            return labels.pop() if len(labels) == 1 and not denied else None
+            return labels.pop() if len(labels) == 1 and not denied and not _is_listed(text, line) else None
     return None
+
+
+def _is_listed(text: str, line: str) -> bool:
+    """Whether a line is the end of a list of options, which chooses none."""
+    listed = _LISTED.findall(text)
+    return len(listed) > 1 and _LISTED.match(line) is not None and listed[-1] not in listed[:-1]

@@ -18,6 +18,15 @@ from ..errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 THINK, THINK_END = "<think>", "</think>"
+# as other families of models write them: R1's in capitals, Claude's, Magistral's, Kimi's, Sky-T1's, those of tutorials
+_TAGS = {
+    tag: end
+    for opening, closing in (
+        ("<THINK>", "</THINK>"), ("<thinking>", "</thinking>"), ("<thought>", "</thought>"), ("<reasoning>", "</reasoning>"),
+        ("[THINK]", "[/THINK]"), ("◁think▷", "◁/think▷"), ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    )
+    for tag, end in ((opening, THINK), (closing, THINK_END))
+}  # fmt: skip
 VERDICTS = "2"
 F = TypeVar("F", bound=Callable[..., Any])
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
@@ -74,9 +83,16 @@ def answer_text(completion: Any, begun: bool = False) -> str:
         completion: see `completion_text`; a message with its thinking in a field of its own has an answer as its content.
         begun: whether the prompt began the thinking. Then a text without `</think>` is a thought that was cut.
     """
-    _, end, text = completion_text(completion).rpartition(THINK_END)
+    _, end, text = _with_usual_tags(completion_text(completion)).rpartition(THINK_END)
     if THINK in text or (begun and not end and not _thinks_apart(completion)):
         return ""
+    return text
+
+
+def _with_usual_tags(text: str) -> str:
+    for tag, usual in _TAGS.items():
+        if tag in text:
+            text = text.replace(tag, usual)
     return text
 
 
@@ -132,7 +148,7 @@ def _has_begun(prompt: Any, known: Mapping[str, bool] | None) -> bool | None:
 def opens_thinking(prompt: str) -> bool:
     """Whether the text of a prompt ends in a thought that it began: nothing follows its last `<think>`, or that stands where
     a reply begins. One that is only spoken of is none."""
-    before, tag, after = prompt.rpartition(THINK_END)[2].rpartition(THINK)
+    before, tag, after = _with_usual_tags(prompt).rpartition(THINK_END)[2].rpartition(THINK)
     return bool(tag) and (not after.strip() or _OPENING.search(before[-64:]) is not None)
 
 

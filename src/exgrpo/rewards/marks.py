@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 from .completion import box_spans
+from .math.units import known_unit
 
 BEFORE, AFTER = 96, 128  # characters around a mark that may deny it
 MAX_MARKS = 64  # in all; a text with more states none
@@ -25,7 +26,8 @@ _HINTS = frozenset({
     "opposite", "rule", "rules", "ruled", "reject", "rejects", "rejected", "rejecting", "discard", "discards",
     "discarded", "eliminated", "excluded", "wrong", "incorrect", "false", "untrue", "invalid", "mistake", "mistaken",
     "error", "nonsense", "too", "doubt", "deny", "wait", "nope", "hm", "hmm", "hmmm", "oops", "sorry", "scratch",
-    "correction", "just", "hardly", "scarcely", "means", "but", "though", "or", "and", "vs", "versus", "ne", "neq",
+    "correction", "just", "hardly", "scarcely", "means", "but", "though", "or", "and", "vs", "versus", "ne", "neq", "if",
+    "suppose", "assume", "assuming",
 })  # fmt: skip
 _WORD = re.compile(r"[a-z]+")
 _SENTENCE_ENDS = (". ", ".\n", "! ", "!\n", "? ", "?\n", "\n\n")
@@ -49,12 +51,15 @@ _DENIED_BEFORE = re.compile(
     | \b{_ANSWER}\s*(?:is\s*)?(?:\\neq?\b|≠)
     | (?:{_NO}\s+(?:true|correct|right|the\s+case)|\b(?:false|wrong|incorrect|untrue))\s+(?:that|to\s+say)\b[^.!?\n]*
     | \bI\s+(?:doubt|deny)\b[^.!?\n]*
+    | \bI\s+(?:(?:do|can|could|would)\s*(?:not|n['’]t)|cannot)\s+(?:think|believe|say|agree|accept)\b(?:(?!\bso\b)[^.!?,;:\n])*
+    | \b(?:if|suppose|assume|assuming)\b(?:\s+that)?(?:\s+(?:the|our|my))?(?:\s+{_ANSWER})?(?:\s+(?:is|was|were|equals?))?
     )\s*\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
 _BE = r"(?:is|was|are|were|does|do|did|can|could|would|should|must|may|might|will|has|seems?|looks?)"
 _SUBJECT = (
-    r"[\s,.;:!–—-]*(?:\b(?:but|though|although|and|however|so)\b[\s,]*)?(?:\b(?:which|that|this|it)(?:['’]s)?\b)?"
+    r"[\s,.;:!–—-]*(?:\b(?:but|though|although|and|however|so)\b[\s,]*)?"
+    r"(?:\b(?:which|that|this|it|they|those)(?:['’]s)?\b)?"
 )
 _NOT = rf"(?:(?:{_BE}{_ADVERBS}\s*)?(?:{_NO}|\b(?:cannot|by\s+no\s+means|hardly|scarcely)\b)|\b(?:isn|wasn|can)t\b)"
 _NOT_AT_ALL = rf"{_NOT}{_ADVERBS}(?:\s+(?:to\s+)?(?:be|been|seem|look|like)\b)*{_ADVERBS}"
@@ -78,13 +83,55 @@ _RETRACTED = re.compile(
     r"""[\s.!?,;:–—…-]*(?:
     \b(?:wait|no|nope|hm+|oops|sorry|scratch\s+that|just\s+kidding|correction)\b\s*(?:[,.!?:;…–—-]|\Z|\b(?:that|this|it|i|let|wait|no)\b)
     | \b(?:but|though)\s+(?:let\s+me|i\s+(?:need|should|want|have)\s+to|i\s+am\s+not|i['’]m\s+not)\b[^.!?\n]*\Z
+    | \b(?:but|though)\s+(?:it|that|this)\s*(?:is|was|does|are)\s*(?:not|n['’]t)\s*[.!;]
     | \b(?:or|and|but)[\s,]*\Z
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-_ATTACHED_BEFORE = re.compile(r"(?:[0-9^/+]|(?<!-)-|~~|\\(?:[bx]?cancel|sout)\s*\{)\Z")
-_BEFORE = "0123456789^/+-~{ "
-_ATTACHED_AFTER = re.compile(r"[\^_]|\s*[/+]\s*[0-9\\]")
+# On a later line, behind the last mark: only what leaves no doubt
+_CORRECTED = re.compile(
+    r"""[\s$.)\]*_\\]{0,12}(?:correction\b|scratch\s+that|i\s+made\s+an?\s+(?:mistake|error)
+    |(?:wait|no|oops|sorry|actually|hmm+)\b[^\n]{0,48}?\b(?:mistake|error|wrong|incorrect|not\s+right|should(?:\s+have)?\s+be)\b)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SPACE = r"(?:[ \t~]|\\[,;:! ]|\\left\s*(?=\())*"  # in a formula
+_OPERATION = r"\\(?:sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pm|mp|cdot|times|div|neg|lnot|overline|bar|lfloor|lceil)"
+_ATTACHED_BEFORE = re.compile(
+    rf"""(?:
+    [0-9^/+] | (?<!-)-(?:\\[,;:!]|\\left\s*)*\(? | ~~ | \\(?:[bx]?cancel|sout)\s*\{{ | <(?:s|del|strike)>\s*
+    | [=$({{]\s?-{_SPACE}\(?{_SPACE} | \$[^$\n]*[0-9)}}]\s*-{_SPACE}
+    | [0-9A-Za-z)}}]\s*\+{_SPACE} | [0-9)}}]\s*(?<!\*)\*{_SPACE} | \b(?:minus|negative)\s+
+    | {_OPERATION}{_SPACE}(?:\[[^\[\]]*\]\s*)?[{{(]?{_SPACE} | \\[dt]?frac\s*(?:\{{[^{{}}]*\}}\s*)?\{{\s* | [\^_]\s*\{{\s*
+    | [(\[{{]\s*-?[0-9][0-9.]*\s*,\s*
+    )\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_BEFORE = frozenset("0123456789^/+-~{>([*,!:;\\}")  # what may end one of these, but for letters and space
+_ATTACHED_AFTER = re.compile(
+    r"""[\^_] | [0-9] | [A-Za-z](?![A-Za-z]) | \s*[/+]\s*[0-9\\] | [ \t]*-[ \t]*[0-9] | :[0-9]
+    | (?:[ \t~]|\\[,;:! ])*\\(?:cdot|times|div|pi|sqrt|[dt]?frac|pm|mp)(?![A-Za-z])""",
+    re.VERBOSE,
+)
+# What stands behind a box and belongs to it: a sign, a scale or a unit
+_BEHIND = re.compile(
+    r"""(?:[ \t~$]|\\[,;:! )])*(?:
+    (?P<sign>\\?%|\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})|\\degree(?![A-Za-z])|°)
+    | (?P<word>percent|per\ cent|hundred|thousand|million|billion|trillion|dozen)\b
+    | \\(?:text|mathrm|textrm|mbox|textbf|rm)\s*\{(?P<text>[^{}]{1,40})\}(?P<power>\^\s*\{?[23]\}?)?
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SCALE = re.compile(r"\s*(?:percent|per cent|hundred|thousand|million|billion|trillion|dozen|[kMB])\b")
+# Another answer beside a box: ", 73", " or B"
+_BESIDE = re.compile(
+    r"""(?:[ \t$]|\\[\])])*(?:,[ \t]*(?:(?:or|and)\b)?|;|\b(?:or|and)\b)[ \t]*(?:\\\(|\$|\*\*)?[ \t]*(?P<other>
+    [-+]?(?:[0-9][0-9.,]*[0-9]|[0-9])(?:/[0-9]+)?(?:[ \t]?\\?%)? | [-+]?\\[dt]?frac\{[0-9]+\}\{[0-9]+\}
+    | \(?[A-J]\)?(?![A-Za-z0-9])
+    )(?:\\[)\]}]|[ \t$)\]}.!*])*(?:\n|\Z|[,;]|\b(?:or|and)\b)""",
+    re.VERBOSE,
+)
+_NOTHING_BEHIND = frozenset(["", ".", ",", "\n", ")", "?", "*"])
+_ENDS_OF_NUMBERS = frozenset("0123456789})%")
 
 
 class Mark(NamedTuple):
@@ -123,9 +170,17 @@ def marks(text: str) -> list[Mark] | None:
             is_element and content.casefold() in ("and", "or")
         ):
             continue
+        if not is_element and text[end : end + 1] not in _NOTHING_BEHIND:
+            content, end = _with_what_belongs(text, content, end)
         if is_denied(text, start, end) or _is_attached(text, start, end):
             return None
         found[Mark(content, is_element)] = None
+        beside = _BESIDE.match(text, end) if end < len(text) else None
+        if beside is not None and (not beside["other"].strip("()").isalpha() or _LABEL.match(text, start, end)):
+            found[Mark(beside["other"], False)] = None
+    last = spans[-1][1]
+    if last < len(text) and _CORRECTED.match(text, last):
+        return None
     return [*found] or None
 
 
@@ -189,11 +244,30 @@ def is_denied(text: str, start: int, end: int) -> bool:
     return end - start > AFTER or _LABEL.match(text, start, end) is None  # "(C) is wrong" may be what was asked for
 
 
+def _with_what_belongs(text: str, content: str, end: int) -> tuple[str, int]:
+    r"""A number with the sign, scale or unit that stands behind its box, and where they end: `\boxed{5}\%`."""
+    behind = _BEHIND.match(text, end) if content[-1:] in _ENDS_OF_NUMBERS else None
+    if behind is None:
+        return content, end
+    if (words := behind["text"]) is None:
+        return f"{content}{behind['sign'] or ' ' + behind['word']}", behind.end()
+    if known_unit(words) or _SCALE.match(words):
+        return f"{content}\\text{{{words}}}{behind['power'] or ''}", behind.end()
+    return content, end
+
+
 def _is_attached(text: str, start: int, end: int) -> bool:
     """Whether `text[start:end]` is a part of something else, or struck out."""
-    if text[start - 1 : start] in _BEFORE and start and _ATTACHED_BEFORE.search(text, max(0, start - 16), start):
+    before = text[max(0, start - 32) : start]
+    last = before.rstrip(" \t")[-1:]
+    if last.isalpha():
+        may_be = "\\" in before or "minus" in before or "negative" in before
+    else:
+        may_be = last in _BEFORE
+    if may_be and _ATTACHED_BEFORE.search(before):
         return True
-    return end < len(text) and _ATTACHED_AFTER.match(text, end) is not None
+    after = _ATTACHED_AFTER.match(text, end) if end < len(text) else None
+    return after is not None and not (after.group()[:2] == " -" and _LABEL.match(text, start, end))  # "C - 5 km"
 
 
 def _may_deny(words: str) -> bool:

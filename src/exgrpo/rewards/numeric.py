@@ -6,7 +6,8 @@ The final answer of a completion is looked for after `</think>`, in this order:
 2. the number after the last `####` (the form of GSM8K) that anything follows;
 3. the number after the last "answer is" or "answer:"; "5 or 6" there is several answers, and so is another number in its
    clause;
-4. the last number of the text, unless the words around it deny it.
+4. the last number of the text, and behind "answer is" if that is there, unless the words around it deny it or make it a
+   bound, a part of an expression or one of several.
 """
 
 import math
@@ -36,7 +37,7 @@ _ANSWER_IS = re.compile(r"\banswer\W{0,3}(?:\s?is\b|[:=])[\s:*]{0,8}", re.IGNORE
 _CLAUSE_END = re.compile(r"\n|(?:[.?]|(?<![0-9)}])!)(?=\s|$)")
 _DOUBT = re.compile(
     r"\b(?:wait|hmm+|no|actually|sorry|i\s+mean|instead|rather|wrong|incorrect|correction|maybe|perhaps|possibly"
-    r"|alternatively|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
+    r"|alternatively|(?:may|might|could)\s+(?:also\s+)?be|not\s+sure|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
     re.IGNORECASE,
 )
 _SPELLED = re.compile(
@@ -44,7 +45,17 @@ _SPELLED = re.compile(
 )
 _REASON = re.compile(r"\b(?:because|since)\b", re.IGNORECASE)
 _ASIDE = re.compile(r"[,;:]\s|(?<=[0-9A-Za-z%])\s*\(")
-_FACTOR = re.compile(r"\s*[-+*/^]\s*[\\0-9(]|[*/^][A-Za-z]|\s*\\[A-Za-z]|[²³]|[!]")
+_FACTOR = re.compile(r"\s*[-+*/^]\s*[\\0-9({]|[*/^][A-Za-z]|\s*\\[A-Za-z]|[²³]|[!]")
+# What makes the number behind it a bound, a part of an expression, or one of several
+_BEFORE_LAST = re.compile(
+    r"""(?:[0-9}%]\s*[-+*/×÷·^–] | \)\s*[+*/×÷·^] | [0-9]:\Z | [0-9)}]\s*\\(?:times|cdot|div)
+    | \\?\b(?:sqrt|log|ln|sin|cos|tan)\b\s*[({]?
+    | [√_^≠≤≥∼]\s*\{? | != | [<>]= | [A-Za-z0-9)]\s+[<>] | \\(?:neq?|[lg]eq?|[lg]t)\b
+    | \b(?:than|at\s+least|at\s+most|up\s+to|under|below|above|over|almost|nearly|power\s+of|between\s+[0-9.,]+\s+and)\b
+    | [0-9](?:\s+[A-Za-z]+)?,?\s+(?:or|to|through)\b | \\lor\b | [0-9][,;]?\s+[0-9.]+[,;]?(?:\s+(?:and|or))?\s
+    )[\s$*(]*\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
 _FIGURE = re.compile(r"[0-9]++(?:,[0-9]{3})*+(?:\.[0-9]++)?(?:/[0-9]++)?")
 _LETTERS = re.compile(r"[A-Za-z]*")
 _BOUND = re.compile(
@@ -132,6 +143,7 @@ def _final(text: str) -> Signed:
         stated, signed = _statement(text[last.end() :].lstrip())
         if stated:
             return NONE if is_denied(text, last.end(), last.end()) else signed
+        text = text[last.end() :]
     return _last_number(text)
 
 
@@ -217,6 +229,8 @@ def _last_number(text: str) -> Signed:
     if _DOUBT.search(window[window.rfind("\n", 0, numbers[-1][0]) + 1 :] if numbers else ""):
         return NONE
     if not numbers or _is_factor(rest := window[numbers[-1][1] :]) or "\\over" in window[: numbers[-1][0]]:
+        return NONE
+    if _OPERATION.match(rest) or _BEFORE_LAST.search(window, max(0, numbers[-1][0] - 64), numbers[-1][0]):
         return NONE
     return Signed(numbers[-1][2], _sign_behind(rest))
 

@@ -69,7 +69,10 @@ def join_groups(text: str) -> str:
 
 _WORD = re.compile(r"\S+")
 _SPACES = frozenset(
-    _WORD.findall("quad qquad enspace enskip thinspace medspace thickspace nobreakspace space hfill hfil hss , ; : >")
+    _WORD.findall(
+        """quad qquad enspace enskip thinspace medspace thickspace nobreakspace space hfill hfil hss , ; : > checkmark
+        therefore blacksquare"""
+    )
 ) | {" ", "\n", "\t"}
 _SILENT = frozenset(
     _WORD.findall(
@@ -107,7 +110,10 @@ _KINDS = {"smallmatrix": "matrix", "psmallmatrix": "pmatrix", "bsmallmatrix": "b
           "array": "matrix"}  # fmt: skip
 _LAYOUTS = frozenset(_WORD.findall("align aligned equation gather gathered split math displaymath multline center"))
 _COLOUR = re.compile(r"[A-Za-z][A-Za-z0-9!-]*|#?[0-9A-Fa-f]{3,8}")
-_UNSEEN = re.compile(r"white|transparent|none|#?f{3,8}", re.IGNORECASE)
+_UNSEEN = re.compile(
+    r"white(?:!.*)?|transparent|none|#?f{3,8}|(?:1(?:\.0*)?|255)(?:\s*,\s*(?:1(?:\.0*)?|255)){0,2}|0(?:\.0*)?(?:\s*,\s*0(?:\.0*)?){3}",
+    re.IGNORECASE,
+)
 _ATOM = re.compile(
     r"\s*(?:[A-Za-z]?|[-+=<>:]|\^\\circ\s?|\\?%|[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})\s*"
 )

@@ -101,6 +101,24 @@ def _check(values: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def how_to_take_weights(checkpoint: str) -> str:
+    """Say how a new run starts from the weights of a checkpoint alone: sharded ones must be merged first."""
+    folder = Path(checkpoint)
+    parts = sorted(folder.glob("pytorch_model_fsdp_*/")) or sorted(folder.glob("zero_to_fp32.py"))
+    whole = any(path for name in ("*.safetensors", "*model*.bin") for path in folder.glob(name) if not _is_ours(path))
+    if whole or not parts:
+        return f"from the checkpoint's weights (model={checkpoint!r})"
+    tool = f"python {parts[0]} {folder}" if parts[0].suffix else f"accelerate merge-weights {parts[0]}"
+    return (
+        f"from the checkpoint's weights (they are sharded: merge them with `{tool} FOLDER`, put the model's configuration and "
+        "tokenizer beside them, and set model=FOLDER)"
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name.startswith("exgrpo-")
+
+
 # The block --------------------------------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,7 @@ class RunContext:
         vocabulary: size of the model's vocabulary.
         log_path: the experience log; None: memory only.
         experience_from: other experience to start from: a path.
+        keep_retired: whether questions that had retired there stay so.
         embedder: texts -> vectors; None where quality is not used.
         device: where the host's tensors are.
         progress: where the run is now.
@@ -105,6 +106,7 @@ class RunContext:
     vocabulary: int
     log_path: Path | None
     experience_from: str | None
+    keep_retired: bool
     embedder: Embedder | None
     device: torch.device
     progress: Callable[[], Progress]

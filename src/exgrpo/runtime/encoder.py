@@ -1,13 +1,9 @@
 """Embed completions by any encoder of `transformers`, in a thread beside the training step."""
 
-import atexit
-import ctypes
 import itertools
-import weakref
-from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import Future
-from threading import Lock, Thread
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,7 +15,6 @@ from ..experience.quality import Embedder, embed
 from ..experience.trajectory import FloatArray
 
 WIDTH_STEP = 32
-SECONDS_AT_EXIT = 10.0
 
 TokenIds = tuple[int, ...]
 
@@ -138,8 +133,8 @@ class EmbeddingAhead:
     the CPU time they take in turn, so that all is gained where a core is free and nothing where none is; with as many as there
     are cores each, they compete for them (`benchmarks/embedding.py`).
 
-    The thread lives while there is work. At exit it is stopped, also in the midst of a call: the interpreter would otherwise
-    abort where torch runs in a thread that it ends.
+    The thread lives from the first `submit` to `result`, so that a process that forks between generations has none of it. A
+    process that ends in between waits for what was submitted.
 
     Args:
         embedder: texts -> (n, D); called in the thread only.
@@ -148,10 +143,7 @@ class EmbeddingAhead:
     def __init__(self, embedder: Embedder):
         self._embedder = embedder
         self._answers: dict[Hashable, Future[FloatArray]] = {}
-        self._waiting: deque[tuple[Future[FloatArray], tuple[str, ...]]] = deque()
-        self._lock = Lock()
-        self._thread: Thread | None = None
-        _ALL.add(self)
+        self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, key: Hashable, texts: Sequence[str]) -> None:
         """Embed texts ahead, under a key; returns at once.
@@ -161,54 +153,18 @@ class EmbeddingAhead:
         """
         if key in self._answers:
             raise ConfigurationError(f"Texts were submitted under {key!r} already: take their result() first.")
-        answer: Future[FloatArray] = Future()
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                thread = Thread(target=self._work, name="exgrpo-embedding", daemon=True)
-                thread.start()
-                self._thread = thread
-            self._waiting.append((answer, tuple(texts)))
-        self._answers[key] = answer
+        self._pool = self._pool or ThreadPoolExecutor(1, "exgrpo-embedding")
+        self._answers[key] = self._pool.submit(embed, self._embedder, tuple(texts))
 
     def result(self) -> dict[Hashable, FloatArray]:
         """All that was submitted since the last call, (n, D) float16 by key, in the order of `submit`; waits for it.
 
-        Raises what the embedder raised, or `ConfigurationError` for what it answered; then nothing is left over.
+        Raises what the embedder raised, or `ConfigurationError` for what it answered; what waits then is not embedded.
         """
-        answers, self._answers = self._answers, {}
+        answers, pool = self._answers, self._pool
+        self._answers, self._pool = {}, None
         try:
             return {key: answer.result() for key, answer in answers.items()}
-        except BaseException:
-            with self._lock:
-                self._waiting.clear()
-            raise
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._thread = None
-                    return
-                answer, texts = self._waiting.popleft()
-            try:
-                answer.set_result(embed(self._embedder, texts))
-            except BaseException as error:  # noqa: BLE001 - whoever waits must learn of it
-                answer.set_exception(error)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._waiting.clear()
-            thread = self._thread
-        if thread is not None and thread.ident is not None and thread.is_alive():
-            ident, stop = ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, stop)  # raised there before its next Python instruction
-            thread.join(SECONDS_AT_EXIT)
-
-
-_ALL: weakref.WeakSet[EmbeddingAhead] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    for ahead in list(_ALL):
-        ahead.stop()
+        finally:
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)

@@ -5,8 +5,8 @@ done there, and its result, or its error, reaches all (`Comm.from_main`).
 """
 
 import logging
-import os
 import shutil
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,18 +16,18 @@ from typing import Any
 
 from ..archive.merge import committing
 from ..archive.transfer import Source, inherit, source_of  # fmt: skip
-from ..errors import CheckpointError, ConfigurationError, ExperienceLogError, LogInUseError
+from ..errors import CheckpointError, ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import Diversity, embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
 from ..experience.trajectory import FloatArray
 from ..log import FILE_NAME, LogReader, LogWriter, Position, Provenance, log_in, rebuild
-from ..log.connection import WriterLock, put_in_place
+from ..log.connection import WriterLock, put_in_place, usable
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
-from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, load_block, serials_of, unpacked
+from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, how_to_take_weights, load_block, serials_of, unpacked
 from .comm import Comm, SharedStore
 from .context import RunContext
 from .provenance import order_of_data
@@ -140,15 +140,15 @@ class ExperienceSession:
             if checkpoint is not None:
                 raise ConfigurationError(
                     "resume_from_checkpoint needs the experience of the run, but experience_log='none'. Resume without that "
-                    "option if the run had a log; or start from the checkpoint's weights (model=CHECKPOINT) with empty "
-                    "experience, or set preset='on-policy'."
+                    f"option if the run had a log; or start {how_to_take_weights(checkpoint)} with empty experience, or set "
+                    "preset='on-policy'."
                 )
             self.state = SessionState.OPEN
             return planner, None
         if checkpoint is not None and (facts is None or facts.log is None):
             raise CheckpointError(
                 f"{checkpoint} does not say where its experience is: it was saved without replay, with "
-                "experience_log='none' or with save_only_model. Start from its weights (model=CHECKPOINT), with "
+                f"experience_log='none' or with save_only_model. Start {how_to_take_weights(checkpoint)} with "
                 "experience_from=LOG if there is one; or resume with preset='on-policy'."
             )
         before = self.state
@@ -197,7 +197,7 @@ class ExperienceSession:
         if checkpoint is not None and not path.is_file():
             raise CheckpointError(
                 f"{checkpoint} belongs to an experience log, but there is none at {path}. Put it there, or set experience_log "
-                "to where it is; or start from the checkpoint's weights (model=CHECKPOINT) with empty experience."
+                f"to where it is; or start {how_to_take_weights(checkpoint)} with empty experience."
             )
         if self.log is not None and self.log.writing and checkpoint is None:
             self.commit(planner)
@@ -267,7 +267,7 @@ class ExperienceSession:
         self.log.begin(origin, None, self._step)
         if (path := self.context.experience_from) is not None:
             with open_source(path) as source:
-                self._inherit(planner, origin, source)
+                self._inherit(planner, origin, source, self.context.keep_retired)
 
     def _inherit(self, planner: ReplayPlanner, origin: Provenance, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
@@ -309,7 +309,7 @@ class ExperienceSession:
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
             planner.restore(replace(state, step=step, pass_number=0, cursor=0, deferred=()))
-            self._inherit(planner, origin, source_of(reader, position), keep_retired=before.rewards == origin.rewards)
+            self._inherit(planner, origin, source_of(reader, position), keep_retired=True)
             return None
         end = reader.end()
         state = self._rebuild(planner, origin, position)
@@ -339,11 +339,11 @@ class ExperienceSession:
         assert self.log is not None
         reader = self.log.reader
         self.log.begin(origin, position, self._step)
-        indices = self.log.indices()
-        state = rebuild(reader, planner.buffer, position, indices)
+        questions = self.log.question_map
+        state = rebuild(reader, planner.buffer, position, questions)
         if planner.diversity is not None:
             for _, question, vector in reader.embeddings(reader.lineage(position), origin.embedding):
-                planner.diversity.add(int(indices[question]), vector)
+                planner.diversity.add(questions.question_of(question), vector)
         return state
 
     def _admit_rest(
@@ -436,6 +436,8 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
         except LogInUseError:
             raise
         except ExperienceLogError as error:
+            if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
+                raise  # of locks, memory or the file system: it says nothing of the log
             why = str(error)
     else:
         why = "it is not there"
@@ -443,8 +445,6 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
     lock = WriterLock(path)
     lock.acquire()
     try:
-        if path.is_file():
-            os.replace(path, path.with_name(f"{path.name}.left-behind"))
         beside = path.with_name(f".{path.name}.copy")
         shutil.copyfile(copy, beside)
         put_in_place(beside, path)
@@ -456,10 +456,12 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
 @contextmanager
 def open_source(path: str) -> Iterator[Source]:
     """Open a source by its path: an output directory, a log, or an exported folder."""
-    place = Path(path).expanduser()
-    if place.is_dir() and log_in(place).is_file():
-        place = log_in(place)
-    if place.is_dir():
+    with usable(Path(path)):
+        place = Path(path).expanduser()
+        if place.is_dir() and log_in(place).is_file():
+            place = log_in(place)
+        is_folder = place.is_dir()
+    if is_folder:
         from ..archive.parquet import read_folder
 
         yield read_folder(place)

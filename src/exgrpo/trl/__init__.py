@@ -1,6 +1,6 @@
 """ExGRPO on TRL: change one import in a GRPO script."""
 
-from .checks import check_host_version
+from .contract import check_host_version
 
 check_host_version()
 

@@ -29,7 +29,7 @@ def _checkpoints(output_dir: Path) -> list[Path]:
     numbered = []
     for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         number = folder.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
-        if number.isdigit() and folder.is_dir():
+        if number.isdecimal() and folder.is_dir():
             numbered.append((int(number), folder))
     return [folder for _, folder in sorted(numbered, reverse=True)]
 

@@ -3,14 +3,13 @@
 import inspect
 import logging
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
+from accelerate.utils import gather_object
 
 from ..config import ReplayConfig
-from ..errors import ConfigurationError, DatasetError, HostVersionError
+from ..errors import ConfigurationError, DatasetError
 from ..log import FILE_NAME, PRIVATE_NAME
 from ..runtime.checks import correctness_index
 from ..runtime.questions import QuestionTable
@@ -21,20 +20,9 @@ if TYPE_CHECKING:  # a version that is refused may lack it
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_TRL = (Version("1.16"), Version("1.17"))
 HOST_ARGUMENTS = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
 )
-
-
-def check_host_version(installed: str | None = None) -> None:
-    """Refuse a TRL that this version was not tested with: it is extended through methods that change between minors."""
-    installed = installed or version("trl")
-    low, high = SUPPORTED_TRL
-    if not low <= Version(installed) < high:
-        raise HostVersionError(
-            f"exgrpo supports trl>={low},<{high}, but trl {installed} is installed. Run: pip install 'trl>={low},<{high}'"
-        )
 
 
 def check_columns(arguments: dict[str, Any]) -> None:
@@ -210,6 +198,17 @@ def report_names(trainer: "GRPOTrainer") -> None:
         )
 
 
+def report_sharding(trainer: "GRPOTrainer") -> None:
+    """FSDP that was asked for and is not there: accelerate trains with DDP then, and says nothing (on CPUs, for one)."""
+    if trainer.accelerator.is_main_process and trainer.args.fsdp and not trainer.is_fsdp_enabled:
+        logger.warning(
+            "fsdp=%r is set, but the model is not sharded: accelerate trains as %s here. FSDP needs several processes with an "
+            "accelerator each; start them with `accelerate launch` or `torchrun`.",
+            trainer.args.fsdp,
+            trainer.accelerator.distributed_type.value,
+        )
+
+
 def report_start(trainer: "GRPOTrainer", questions: QuestionTable) -> None:
     """What a user should know before the first step, once, on the main process."""
     args = trainer.args
@@ -253,6 +252,23 @@ def check_upload(config: Any) -> None:
             f"push_to_hub uploads output_dir, and {other} lies there: the prompts and completions of an earlier run. Rename it "
             f"to {PRIVATE_NAME} (a run that resumes goes on from that), move it away, or set experience_log={FILE_NAME!r} to "
             "upload it."
+        )
+
+
+def check_saving(config: Any) -> None:
+    """Checkpoints of several nodes have one writer for each file.
+
+    Raises:
+        ConfigurationError: each node would write its own; on every process.
+    """
+    if not config.save_on_each_node or config.world_size == 1:
+        return
+    nodes = gather_object([config.local_process_index]).count(0)
+    if nodes > 1:
+        raise ConfigurationError(
+            f"save_on_each_node=True with {nodes} nodes: on a shared output_dir they would write over each other's files, and "
+            "on separate ones a run could not resume, since a checkpoint's parts would lie on different disks. Set "
+            "save_on_each_node=False, and output_dir to a file system that all nodes share."
         )
 
 

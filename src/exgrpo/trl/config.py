@@ -47,6 +47,9 @@ NOT_IN_GENERATION: dict[str, tuple[Any, str]] = {
 }
 """Names in `generation_kwargs` with the one value that they may have, and why no other."""
 MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
+METHOD_DEFAULTS = {"loss_type": "dr_grpo", "scale_rewards": "none", "disable_dropout": True, "skip_rows": None}
+"""Options of the trainer whose default is the method's, or ours, unless `keep_trl_defaults`."""
+TRL_DEFAULTS = {f.name: f.default for f in fields(GRPOConfig) if f.name in METHOD_DEFAULTS} | {"skip_rows": False}
 
 
 def _core(name: str) -> Any:
@@ -65,27 +68,40 @@ class ExGRPOConfig(GRPOConfig):
     another preset (`dataclasses.replace(args, preset="rescue")`) takes that preset's values for all options that were not
     set apart from the first. Of TRL's own options three have another default, the method's: `loss_type="dr_grpo"`,
     `scale_rewards="none"` and `disable_dropout=True` (so that stored log-probs are those of the policy that generated).
+    `keep_trl_defaults=True` leaves all of them as TRL has them.
 
     The options, with their meaning and defaults, are those of [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
     """
 
     _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "rule_options"]
 
-    loss_type: str = field(
-        default="dr_grpo",
+    loss_type: str | None = field(
+        default=None,
         metadata={
+            "default": METHOD_DEFAULTS["loss_type"],
             "help": "Loss of TRL's GRPOTrainer. With replay: 'dr_grpo' (the method's: sum over tokens divided by "
-            "completions times max_completion_length), 'grpo' or 'dapo'. Without replay: any of TRL's."
+            "completions times max_completion_length), 'grpo' or 'dapo'. Without replay: any of TRL's.",
         },
     )
-    scale_rewards: str = field(
-        default="none",
-        metadata={"help": "'none' (the method's: no division by the standard deviation) or 'group'. TRL's option."},
-    )
-    disable_dropout: bool = field(
-        default=True,
+    scale_rewards: str | None = field(
+        default=None,
         metadata={
-            "help": "Whether dropout is disabled. Replay needs it: log-probs under dropout are not the policy's."
+            "default": METHOD_DEFAULTS["scale_rewards"],
+            "help": "'none' (the method's: no division by the standard deviation) or 'group'. TRL's option.",
+        },
+    )
+    disable_dropout: bool | None = field(
+        default=None,
+        metadata={
+            "default": METHOD_DEFAULTS["disable_dropout"],
+            "help": "Whether dropout is disabled. Replay needs it: log-probs under dropout are not the policy's.",
+        },
+    )
+    keep_trl_defaults: bool = field(
+        default=False,
+        metadata={
+            "help": "Leave `loss_type`, `scale_rewards` and `disable_dropout` at TRL's defaults where they are not given, and "
+            "compute all rows as TRL does (`skip_rows`). Replay under dropout is refused all the same."
         },
     )
 
@@ -182,6 +198,13 @@ class ExGRPOConfig(GRPOConfig):
             "effect when resuming."
         },
     )
+    keep_retired: bool = field(
+        default=False,
+        metadata={
+            "help": "With `experience_from`: questions that had retired there stay retired, as for a policy that learned them "
+            "there. By default they are fresh again, as for a new policy. Under other reward functions they always are."
+        },
+    )
 
     embedding_model: str | None = field(
         default=None,
@@ -231,6 +254,9 @@ class ExGRPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         if self.resolved_preset is not None and self.steps_per_generation is not None:
             self.generation_batch_size = None  # a copy: the host derives it again from the steps that it had derived
+        for name, value in (TRL_DEFAULTS if self.keep_trl_defaults else METHOD_DEFAULTS).items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
         try:
             super().__post_init__()
         except ValueError as error:
@@ -266,6 +292,11 @@ class ExGRPOConfig(GRPOConfig):
             raise ConfigurationError(
                 f"experience_from={self.experience_from!r} has no effect where {why}. Remove it, or "
                 + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
+            )
+        if self.keep_retired and self.experience_from is None:
+            raise ConfigurationError(
+                "keep_retired=True has no effect without experience_from: a run that is resumed keeps what had retired. Remove "
+                "it, or set experience_from."
             )
         self._refuse_what_generation_cannot()
         if replay.active:

@@ -8,8 +8,9 @@ import functools
 import logging
 import math
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from transformers import TrainerCallback, TrainerState
@@ -20,9 +21,29 @@ from trl import GRPOTrainer
 from ..errors import CheckpointError
 from ..runtime.checkpoint import CheckpointFacts, can_be_saved, load_block, save_block
 from ..runtime.step import ReplayStep
-from .checkpoint import HOST_STATE, checkpoint_to_resume, last_checkpoint, mark_incomplete
+from .checkpoint import HOST_STATE, checkpoint_to_resume, is_complete, last_checkpoint, mark_incomplete
+from .comm import AccelerateComm
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resuming:
+    """The checkpoint that a run continues from, the same on every process.
+
+    Args:
+        checkpoint: its folder.
+        facts: what it says beside the host's files; None: nothing.
+        finished: why nothing is left to train after it; None: something is.
+    """
+
+    checkpoint: str
+    facts: CheckpointFacts | None
+    finished: str | None
+
+
+class _NothingLeft(Exception):
+    """The checkpoint was the end of the run, and all of it is loaded."""
 
 
 class ResumableGRPOTrainer(GRPOTrainer):
@@ -40,9 +61,11 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self.generated_tokens = 0
         self.counts: Counter[str] = Counter()
         self._steps_of_earlier_calls = 0
-        self._resuming: tuple[str, CheckpointFacts | None] | None = None
+        self._told_of_disks = False
+        self._resuming: Resuming | None = None
         self._iteration: ReplayStep | None = None
         super().__init__(*args, **kwargs)
+        self.comm = AccelerateComm(self.accelerator)
         self.add_callback(_BeforeTheFirstBatch(self))
 
     def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> ReplayStep | None:
@@ -90,20 +113,48 @@ class ResumableGRPOTrainer(GRPOTrainer):
         """
         if resume_from_checkpoint is None and not self._optimizer_step:
             resume_from_checkpoint = self.args.resume_from_checkpoint
-        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         self._steps_of_earlier_calls = self._optimizer_step
-        self._resuming = None if checkpoint is None else (checkpoint, CheckpointFacts.read(Path(checkpoint)))
+        self._resuming = self._agree_on_checkpoint(resume_from_checkpoint)
         try:
-            if checkpoint is not None and (reason := self._is_complete(checkpoint)):
-                return self._take_over(checkpoint, reason)
-            return super().train(checkpoint, *args, **kwargs)
+            return super().train(self._resuming and self._resuming.checkpoint, *args, **kwargs)
+        except _NothingLeft:
+            self.control: Any = self.callback_handler.on_train_end(self.args, self.state, self.control)
+            nothing = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
+            metrics = {**dict.fromkeys(nothing, 0.0), "epoch": self.state.epoch or 0.0}
+            return TrainOutput(self.state.global_step, 0.0, metrics)
         finally:
             self._resuming = None
 
-    def _is_complete(self, checkpoint: str) -> str | None:
-        """Why there is nothing left to train, or None; the host would train one more step."""
-        args, facts = self.args, self._resuming[1] if self._resuming else None
-        state = TrainerState.load_from_json(str(Path(checkpoint) / HOST_STATE))
+    def _agree_on_checkpoint(self, asked: str | bool | None) -> Resuming | None:
+        """Decide on the main process what the run continues from; no process begins unless all of them see it.
+
+        Each by itself would find what its own disk holds: one would resume, another begin anew, and both train on as one job.
+
+        Raises:
+            CheckpointError: on every process, for the reason of any.
+        """
+        found = self.comm.from_main(lambda: self._find_checkpoint(asked))
+        if found is None:
+            return None
+        seen = self.comm.gather(is_complete(Path(found.checkpoint)))
+        if not all(seen):
+            blind = [rank for rank, sees in enumerate(seen) if not sees]
+            raise CheckpointError(
+                f"processes {blind} of {len(seen)} do not see {found.checkpoint}, from which the main process would resume. "
+                "output_dir must lie on a file system that all nodes share; put the checkpoint there."
+            )
+        return found
+
+    def _find_checkpoint(self, asked: str | bool | None) -> Resuming | None:
+        checkpoint = checkpoint_to_resume(asked, self.args.output_dir)
+        if checkpoint is None:
+            return None
+        facts = CheckpointFacts.read(Path(checkpoint))
+        return Resuming(checkpoint, facts, self._why_finished(checkpoint, facts))
+
+    def _why_finished(self, checkpoint: str, facts: CheckpointFacts | None) -> str | None:
+        """Say why there is nothing left to train, or None; the host would train one more step."""
+        args, state = self.args, TrainerState.load_from_json(str(Path(checkpoint) / HOST_STATE))
         budget = getattr(args, "max_generated_tokens", None)
         if budget is not None and facts is not None and facts.generated_tokens >= budget:
             return f"{facts.generated_tokens} of max_generated_tokens={budget}"
@@ -113,40 +164,44 @@ class ResumableGRPOTrainer(GRPOTrainer):
         done = (state.epoch or 0) >= args.num_train_epochs
         return f"epoch {state.epoch:g} of num_train_epochs={args.num_train_epochs:g}" if done else None
 
-    def _take_over(self, checkpoint: str, reason: str) -> TrainOutput:
-        """Become what a finished run was, without training."""
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            raise CheckpointError(f"{checkpoint} is the end of the run ({reason}). Nothing is left to train.")
-        logger.warning("%s is the end of the run (%s): nothing is left to train.", checkpoint, reason)
-        self._load_from_checkpoint(checkpoint)
-        self.state = TrainerState.load_from_json(str(Path(checkpoint) / HOST_STATE))
-        facts = self._resuming[1] if self._resuming else None
-        if facts is not None:
-            self._steps_of_earlier_calls = facts.steps_of_earlier_calls
-        self._begin(checkpoint, facts)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best_model()
-        nothing = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
-        return TrainOutput(
-            self.state.global_step, 0.0, {**dict.fromkeys(nothing, 0.0), "epoch": self.state.epoch or 0.0}
-        )
-
     def _before_the_first_batch(self) -> None:
         """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
-        checkpoint, facts = self._resuming or (None, None)
+        resuming = self._resuming
+        if resuming is None:
+            self._begin(None, None)
+            self._warn_of_earlier_run()
+            return
+        checkpoint, facts = resuming.checkpoint, resuming.facts
         if facts is not None:
             self._steps_of_earlier_calls = facts.steps_of_earlier_calls
         iteration = self._begin(checkpoint, facts)
-        if checkpoint is None:
-            last = last_checkpoint(self.args.output_dir)
-            if last is not None and self.args.save_strategy != "no" and not self._steps_of_earlier_calls:
-                logger.warning("%s is of an earlier run: resuming the 'last' checkpoint would continue that one.", last)
-            return
+        if resuming.finished is not None:
+            self._end_at_once(resuming)
         self._say_what_is_not_exact()
         self._fast_forward_sampler(math.floor(self.state.epoch or 0))
-        self._step, self._buffered_inputs, self._iteration = 0, None, None
-        if facts is None:
+        buffered: Any = None
+        self._step, self._buffered_inputs, self._iteration = 0, buffered, None
+        if facts is not None:
+            self._restore_facts(checkpoint, facts, iteration)
+
+    def _warn_of_earlier_run(self) -> None:
+        if not self.accelerator.is_main_process or self.args.save_strategy == "no" or self._steps_of_earlier_calls:
             return
+        if (last := last_checkpoint(self.args.output_dir)) is not None:
+            logger.warning("%s is of an earlier run: resuming the 'last' checkpoint would continue that one.", last)
+
+    def _end_at_once(self, resuming: Resuming) -> NoReturn:
+        """Have become what a finished run was: model, optimizer and experience are loaded."""
+        if self.accelerator.is_main_process:
+            logger.warning(
+                "%s is the end of the run (%s): nothing is left to train.", resuming.checkpoint, resuming.finished
+            )
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        raise _NothingLeft
+
+    def _restore_facts(self, checkpoint: str, facts: CheckpointFacts, iteration: ReplayStep | None) -> None:
+        """Take up what the host forgets."""
         self._metrics["train"].clear()
         self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
         self._tr_loss += facts.loss_not_logged
@@ -187,6 +242,21 @@ class ResumableGRPOTrainer(GRPOTrainer):
             mark_incomplete(folder)
         self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
+        if not self._told_of_disks and self.comm.world_size > 1:
+            self.accelerator.wait_for_everyone()
+            self._warn_of_disks(folder)
+            self._told_of_disks = True
+
+    def _warn_of_disks(self, folder: Path) -> None:
+        """Say, at the first checkpoint, that no run can resume from it: some processes do not see it whole."""
+        blind = [rank for rank, sees in enumerate(self.comm.gather(is_complete(folder))) if not sees]
+        if blind and self.accelerator.is_main_process:
+            logger.warning(
+                "Processes %s do not see %s as it was written: nothing can resume from it. output_dir must lie on a file "
+                "system that all nodes share.",
+                blind,
+                folder,
+            )
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Runs on every process before the checkpoint is complete; skipped by `save_only_model`, as it should be."""

@@ -12,6 +12,7 @@ What happens in between is a `ReplayStep`'s. Runs and their checkpoints are thos
 """
 
 import functools
+import inspect
 import logging
 import math
 from collections import Counter
@@ -62,8 +63,8 @@ from ..runtime.step import ReplayStep, Stage
 from ..runtime.timing import Stopwatch
 from . import checks, model_card
 from .callbacks import MetricsFile, StopAtGeneratedTokens, alarm_of
-from .comm import AccelerateComm
 from .config import ExGRPOConfig
+from .generation import gathers_prompts, rows_to_generate
 from .host_metrics import length_metrics, reward_metrics
 from .loss import added_term, capture_forward, replayed_term, token_weights
 from .rescoring import rescorer
@@ -119,12 +120,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     """
 
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
-        checks.check_host_version()
         given = checks.bound_arguments(super().__init__, args, kwargs)
         given["args"] = config = self._config(given)
         resolve_rules(config.replay, config.objective)
         checks.check_columns(given)
         checks.check_upload(config)
+        checks.check_saving(config)
         checks.check_rewards(given, config)
         if config.replay.active:
             checks.check_replayable(given)
@@ -149,9 +150,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._told: set[str] = set()
         config.own_trainer = True
         super().__init__(**given)
-        self.comm = AccelerateComm(self.accelerator)
         shared_checks.check_trainable(self.model)
         checks.report_names(self)
+        checks.report_sharding(self)
         self._positions = positions_of(self.accelerator.unwrap_model(self.model))
         self._objective = config.objective
         self.embedder = embedder if config.replay.uses_quality else None
@@ -230,6 +231,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             vocabulary=self._vocabulary,
             log_path=config.experience_path if config.keeps_log else None,
             experience_from=config.experience_from,
+            keep_retired=config.keep_retired,
             embedder=self.embedder,
             device=self.accelerator.device,
             progress=lambda: Progress(self._optimizer_step, self.generated_tokens),
@@ -440,11 +442,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if self.planner is None:
             shared_checks.check_prompts(prompt_ids, self._positions)
         stored = step.batch.local() if step is not None else {}
-        # K-1 completions where the backend takes any number of rows; vLLM and sharded models generate all, one is overwritten.
-        if stored and not self.use_vllm and not self._is_sharded():
-            rows = [row for row in range(len(prompt_ids)) if row not in stored]
-        else:
-            rows = list(range(len(prompt_ids)))
+        rows = list(range(len(prompt_ids)))
+        if step is not None and step.batch.stored:
+            rows = rows_to_generate(self, step.batch, self.comm.world_size)
+            if gathers_prompts(self):  # the rows are no whole groups any more
+                bound = inspect.signature(super()._generate_single_turn).bind(prompt_ids, *args, **kwargs)
+                args = tuple({**bound.arguments, "num_generations": 1}.values())[1:]
         ids: list[Any] = [None] * len(prompt_ids)
         logprobs: list[Any] | None = None
         if rows:
@@ -455,7 +458,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 ids[row] = fresh[place]
                 if logprobs is not None:
                     logprobs[row] = fresh_logprobs[place]
-        self._tokens_of_this_process += sum(len(ids[row]) for row in rows)
+        self._tokens_of_this_process += sum(len(ids[row]) for row in rows if row not in stored)
         for row, choice in stored.items():
             ids[row] = choice.trajectory.completion_ids.tolist()
             if logprobs is not None:
@@ -635,10 +638,6 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             self.counts[name] += sum(1 for _ in event.each())
 
     # Small things -----------------------------------------------------------------------------------------------
-
-    def _is_sharded(self) -> bool:
-        plugin = self.accelerator.state.deepspeed_plugin
-        return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def _say_at_the_threshold(self, values: Tensor) -> None:
         threshold = self.args.correctness_threshold

@@ -121,7 +121,8 @@ def charts_of(history: History) -> dict[str, list[dict[str, Any]]]:
                  "log_ratio", "log_ratios"),
         ],
         "store": [
-            series("log/stored", "stored", "completions", "stored trajectories", at, np.cumsum(total("stored") - total("left"))),
+            series("log/stored", "stored", "completions", "stored trajectories", at,
+                   np.cumsum(total("stored") - total("left"))),
             series("log/retired", "retired", "questions", "questions that have left replay and the fresh stream", at,
                    np.cumsum(total("retired")), scale="right"),
         ],

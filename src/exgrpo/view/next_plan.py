@@ -11,7 +11,7 @@ from ..experience.buffer import ExperienceBuffer
 from ..experience.difficulty import UNKNOWN, tier_of
 from ..experience.questions import NEVER
 from ..replay import expected_count
-from ..replay.sampling import bucket_probabilities, pools_of, weights_of
+from ..replay.sampling import bucket_probabilities, pools_of
 from .history import UNSEEN, History
 from .options import configs_of, of_the_user, options_in
 
@@ -74,31 +74,19 @@ class NextPlan:
         batch = int(rows["questions"][-1])
         share = self.config.replay_probability if self.config.mixing == "coin" else self.config.replay_share
         self.wanted = float(expected_count(batch, share))
-        sampler = QUESTION_SAMPLERS[self.config.question_choice]
-        pools = pools_of(buffer, sampler, self.config, self._history.step)
-        available = sum(int(pool.strata.sizes.sum()) for pool in pools)
+        pools = pools_of(buffer, self.config, self._history.step)
+        available = max(1, sum(int(pool.room.sum()) for pool in pools))
         for pool in pools:
-            sizes = pool.strata.sizes
-            log_weights = np.where(sizes > 0, weights_of(sampler, pool.strata), np.nan)
-            if sampler.traits["per_question"] or not sizes.sum():
-                self._each(pool, log_weights, sizes, available)
+            if not pool.room.any():
                 continue
-            uniform = sampler.traits["uniform"]
-            chances = sizes / sizes.sum() if uniform else bucket_probabilities(log_weights, sizes)
-            wanted = self.wanted * sizes.sum() / max(1, available)
-            for stratum in np.flatnonzero(sizes).tolist():
-                members = pool.members(stratum)
-                self.weight[members] = chances[stratum]
-                self.chance[members] = min(1.0, wanted * chances[stratum] / sizes[stratum])
-
-    def _each(self, pool: Any, log_weights: Array, sizes: Array, available: int) -> None:
-        questions = pool.strata.questions
-        if questions is None or not len(questions):
-            return
-        weights = np.exp(log_weights - np.nanmax(log_weights)) * sizes
-        share = np.nan_to_num(weights / np.nansum(weights))
-        self.weight[questions] = share
-        self.chance[questions] = np.minimum(1.0, self.wanted * sizes.sum() / max(1, available) * share)
+            with np.errstate(divide="ignore"):
+                chances = bucket_probabilities(pool.log_weights + np.log(pool.room), pool.room)
+            wanted = self.wanted * pool.room.sum() / available
+            each = np.minimum(1.0, wanted * chances / np.maximum(pool.room, 1))
+            places = np.flatnonzero(pool.ready != UNKNOWN)
+            entry = pool.ready[places] if pool.candidates.questions is None else np.arange(len(places))
+            places = places if pool.candidates.questions is None else pool.candidates.questions
+            self.weight[places], self.chance[places] = chances[entry], np.where(pool.room > 0, each, np.nan)[entry]
 
     def of(self, question: int) -> dict[str, Any]:
         """For people: bucket, weight, probability, or why there are none."""

@@ -13,7 +13,7 @@ import numpy as np
 from ..archive.decoding import Decoder
 from ..archive.opened import Experience, find_log
 from ..errors import ExGRPOError, ExperienceLogError
-from ..log.connection import FILE_NAME, PRIVATE_NAME, connect, explained, log_in
+from ..log.connection import FILE_NAME, PRIVATE_NAME, connect, explained, log_in, owner_of
 from ..log.reader import LogReader
 from ..runtime.metric_table import FILE_NAME as METRICS
 from . import curves, steps
@@ -236,7 +236,8 @@ class Run:
     @property
     def growing(self) -> bool:
         """Whether a process writes the log now, as far as can be told from beside it."""
-        return self._experience is not None and Path(f"{self._experience.log}.owner").exists()
+        owner = None if self._experience is None else owner_of(self._experience.log)
+        return owner is not None and not owner.is_gone
 
     # The overview -----------------------------------------------------------------------------------------------
 

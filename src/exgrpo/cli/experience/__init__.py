@@ -36,11 +36,14 @@ def refuse_the_old_order(command: str, run: str, other: str) -> None:
 
 
 def _path_of(run: str) -> Path:
-    path = Path(run).expanduser()
-    if path.is_dir() or (not path.exists() and not path.suffix):
-        from ...log import log_in
+    try:
+        path = Path(run).expanduser()
+        if path.is_dir() or (not path.exists() and not path.suffix):
+            from ...log import log_in
 
-        return log_in(path)
+            return log_in(path)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle, nobody's home
+        raise UsageError(f"{run[:200]} is no path that can be used ({error}). Give {RUN}.") from error
     return path
 
 

@@ -1,9 +1,6 @@
 """`exgrpo experience stats` and `questions`: what a log holds, in figures and question by question."""
 
 import argparse
-import json
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from ...archive.opened import one_moment
 from ...experience.buffer import ExperienceBuffer
 from ...experience.difficulty import buckets_of
 from ...log import LogReader, rebuild
+from ...log.connection import owner_of
 from ...log.rebuild import empty_buffer
 from ...log.records import Provenance
 from . import ROWS, log_path
@@ -25,19 +23,10 @@ RECENT = 20
 
 def writer_of(path: Path) -> dict[str, Any] | None:
     """Who writes a log now, as far as can be told without disturbing it."""
-    try:
-        owner = json.loads(Path(f"{path}.owner").read_text(encoding="utf-8"))
-        pid, host = int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError):
+    owner = owner_of(path)
+    if owner is None or owner.is_gone:
         return None
-    if host == socket.gethostname():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:  # it died without a word
-            return None
-        except OSError:
-            pass
-    return {"pid": pid, "host": host, "since": owner.get("since")}
+    return {"pid": owner.pid, "host": owner.host, "since": owner.since}
 
 
 # stats ------------------------------------------------------------------------------------------------------------------

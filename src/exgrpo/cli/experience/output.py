@@ -18,7 +18,7 @@ from ...report.table import format_cell
 Row = Mapping[str, Any]
 PIPED_WIDTH = 120
 NARROWEST = 20  # columns of a long text
-_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def write(text: str = "") -> None:
@@ -27,7 +27,7 @@ def write(text: str = "") -> None:
 
 
 def harmless(text: str) -> str:
-    """Control characters, and those that turn the direction of writing, as their escapes."""
+    """Control characters, those that turn the direction of writing, and halves of surrogate pairs, as their escapes."""
     return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 

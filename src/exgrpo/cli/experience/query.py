@@ -13,13 +13,12 @@ from typing import Any
 from ...archive.decoding import Decoder
 from ...archive.opened import one_moment
 from ...errors import ExperienceLogError
-from ...log import LogReader
+from ...experience.policy_stats import MEASURED
+from ...log import LogReader, schema
 from ...log.connection import connect
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
 from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
-
-SCORES = ("entropy", "nll", "confidence", "confidence_variance", "drift")
 
 # show -------------------------------------------------------------------------------------------------------------------
 
@@ -103,10 +102,7 @@ class _Shown:
         return [dict(zip(names, row, strict=True)) for row in self._reader.rows(sql, (value,))]
 
     def trajectory(self, number: int) -> dict[str, Any]:
-        names = (
-            "id", "branch", "generation", "step", "question", "length", "rewards", "correct", "advantage", "quality", "entropy",
-            "entropy_step", "nll", "confidence", "confidence_variance", "finish_reason", "origin",
-        )  # fmt: skip
+        names = [name for name in schema.EVENTS["trajectory"] if name not in ("digest", "dimension")]
         (row,) = self._reader.rows(f"SELECT {', '.join(names)} FROM trajectory WHERE id = ?", (number,))
         about = dict(zip(names, row, strict=True))
         sql = "SELECT 1 FROM trajectories WHERE id = ?"
@@ -114,7 +110,7 @@ class _Shown:
         many = "s" if counts else ""  # views of what counts, or tables with all that ever happened
         replays = self._replays(number, counts)
         evictions = self._rows(f"eviction{many}", "trajectory = ?", number, ("generation", "step", "reason"))
-        measured = self._rows(f"measurement{many}", "trajectory = ?", number, ("step", *SCORES))
+        measured = self._rows(f"measurement{many}", "trajectory = ?", number, ("step", *MEASURED))
         (key, prompt) = next(
             self._reader.rows("SELECT key, prompt FROM question WHERE id = ?", (about["question"],)), (None, None)
         )
@@ -182,7 +178,7 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
 def _history(found: dict[str, Any]) -> None:
     if found["measurements"]:
         write("\nmeasured again")
-        known = [name for name in SCORES if any(row[name] is not None for row in found["measurements"])]
+        known = [name for name in MEASURED if any(row[name] is not None for row in found["measurements"])]
         write_table(found["measurements"], ["step", *known])
     if found["replays"]:
         write("\nreplays")

@@ -3,19 +3,18 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...config import QUESTION_SAMPLERS, SCHEDULES
+from ...config import SCHEDULES
 from ...experience.difficulty import tier_of
 from ...experience.policy_stats import PolicyStats
 from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Trajectory
 from ...replay import ReplayedTrajectory, StepPlan, replay_count
 from ...replay.choice import Scorer, eligible_questions
 from ...replay.sampling import Eligible, bucket_probabilities, pools_of
-from .pool import MADE_UP, Pool, stream_of
+from ...replay.sampling import Pool as DrawnFrom
+from .pool import MADE_UP, Pool
 
 MAX_ROWS = 17
 DRAWS, DRAWS_WHERE_EXACT = 4000, 400
@@ -38,21 +37,22 @@ class Table:
 
     def __init__(self, pool: Pool):
         self.pool, self.buffer, self.config = pool, pool.buffer, pool.planner.config
-        self.sampler = QUESTION_SAMPLERS[self.config.question_choice]
         self.labels = self._labels()
-        pools = self._pools()
-        looks_at_each = (
-            self.sampler.traits["per_question"] or self._rule() is not None or self.config.difficulty == "spread"
+        rule = self._rule()
+        self._pools = pools_of(self.buffer, self.config, pool.step, rule)
+        singly = any(found.of_buckets is None for found in self._pools)
+        self.looks_at_each = (
+            singly or rule is not None or self.config.difficulty == "spread" or self.config.mixing == "rescue"
         )
-        self.looks_at_each = looks_at_each or self.config.mixing == "rescue"
-        weights = [np.where(p.strata.sizes > 0, self.sampler(p.strata), np.nan) for p in pools]
-        self._rooms = [np.where(np.isnan(w), 0, p.strata.sizes) for p, w in zip(pools, weights, strict=True)]
-        self._chances = [self._chances_of(w, room) for w, room in zip(weights, self._rooms, strict=True)]
-        self._rows = [self.row_of(p.strata.accuracy) for p in pools]
+        self._chances = [self._chances_of(found) for found in self._pools]
+        self._rows = [self.row_of(found.candidates.accuracy) for found in self._pools]
         self.row_of_question = np.full(self.buffer.num_questions, -1)
-        for found, rows in zip(pools, self._rows, strict=True):
-            for stratum, row in enumerate(rows.tolist()):
-                self.row_of_question[found.members(stratum)] = row
+        for found, rows in zip(self._pools, self._rows, strict=True):
+            if (questions := found.candidates.questions) is not None:
+                self.row_of_question[questions] = rows
+            else:
+                known = np.flatnonzero(found.ready >= 0)
+                self.row_of_question[known] = rows[found.ready[known]]
 
     def _rule(self) -> Eligible | None:
         """Which questions may be drawn; None where all that can be replayed may."""
@@ -62,19 +62,11 @@ class Table:
             return None
         return eligible_questions(self.buffer, config, self.pool.step, moment)
 
-    def _pools(self) -> list[Any]:
-        """Strata of each problem type, as the planner draws from them."""
-        return pools_of(self.buffer, self.sampler, self.config, self.pool.step, self._rule())
-
-    def _chances_of(self, log_weights: FloatArray, room: NDArray[np.int64]) -> FloatArray | None:
-        """With which a draw comes from each stratum; None where each question is a stratum of its own."""
-        if self.sampler.traits["per_question"]:
+    def _chances_of(self, pool: DrawnFrom) -> FloatArray | None:
+        """With which a draw comes from each bucket; None where questions are drawn one by one."""
+        if pool.of_buckets is None:
             return None
-        if not room.sum():
-            return np.zeros(len(room))
-        return (
-            np.asarray(room / room.sum()) if self.sampler.traits["uniform"] else bucket_probabilities(log_weights, room)
-        )
+        return bucket_probabilities(pool.of_buckets, pool.room) if pool.room.sum() else np.zeros(len(pool.room))
 
     def _labels(self) -> list[str]:
         config, r = self.config, self.buffer.resolution
@@ -99,7 +91,7 @@ class Table:
     @property
     def available(self) -> IntArray:
         """Questions that may be drawn, of each problem type."""
-        return np.array([room.sum() for room in self._rooms], np.int64)
+        return np.array([pool.room.sum() for pool in self._pools], np.int64)
 
     def weights(self) -> FloatArray | None:
         """With which a draw falls into each row, (n,); None where the sampler looks at each question."""
@@ -118,11 +110,11 @@ class Table:
         if weights is None or self.config.max_drift:
             return None
         narrow = [
-            (room[chances > 0] < n).any()
-            for chances, room in zip(self._chances, self._rooms, strict=True)
+            not pool.uniform and (pool.room[chances > 0] < n).any()
+            for chances, pool in zip(self._chances, self._pools, strict=True)
             if chances is not None
         ]
-        if any(narrow) and not self.sampler.traits["uniform"]:
+        if any(narrow):
             return None
         return np.asarray(min(n, int(self.available.sum())) * weights)
 
@@ -212,8 +204,7 @@ class Rehearsals:
 
         for generation in range(first, first + number):
             rng, asked[0] = np.random.default_rng((MADE_UP, planner.seed, generation)), 0
-            planner.stream = stream_of(n, rng.permutation(n) if self.rescues else None)
-            with pool.unmeasured():
+            with pool.preview(rng.permutation(n) if self.rescues else None):
                 planner.generation = generation
                 plan = planner.plan(self.batch, pool.step, self.epoch, score)
                 rescues = self._rescues(plan, rng, score)

@@ -84,7 +84,7 @@ def changed_options(setting: Setting) -> list[dict[str, Any]]:
 
 def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
     planner, buffer = pool.planner, pool.buffer
-    with pool.unmeasured():
+    with pool.preview():
         this = planner.plan(setting.batch, pool.step, setting.epoch, pool.score)
     closed = planner.gate.check(pool.step, setting.epoch, len(buffer))
     about = {
@@ -92,10 +92,10 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
         "seen": int((buffer.questions.scorable > 0).sum()), "replayable": buffer.num_replayable, "retired": buffer.num_retired,
         "resting": buffer.num_resting, "trajectories": len(buffer),
         "failures": int((~buffer.column("correct")[buffer.live_slots()]).sum()),
-        "pass_at_1": planner.pass_at_1, "expired": this.expired, "returned": this.returned,
+        "pass_at_1": planner.gate.pass_at_1, "expired": this.expired, "returned": this.returned,
     }  # fmt: skip
     with_everything_open(planner, setting.batch, setting.epoch)
-    with pool.unmeasured():
+    with pool.preview():
         opened = planner.plan(setting.batch, pool.step, setting.epoch, pool.score).idle
     by_the_coin = (this.idle or "").startswith(BY_THE_COIN)
     idle = this.idle if closed is None and not by_the_coin else opened

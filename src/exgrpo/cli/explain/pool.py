@@ -1,13 +1,11 @@
-"""What `exgrpo explain` looks at: the experience of a run, or one that is made up; and a planner that only rehearses."""
+"""What `exgrpo explain` looks at: the experience of a run, or one that is made up."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...archive.opened import one_moment
 from ...config import SCHEDULES, ReplayConfig
@@ -18,8 +16,8 @@ from ...log import rebuild
 from ...log.rebuild import size_of
 from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_count
 from ...replay.gate import Gate
+from ...replay.preview import preview
 
-MEASURED = ("entropy_step", "entropy", "nll", "confidence", "confidence_variance", "drift")
 ALL_AGES = 20
 """The latest groups of a made-up pool are 1 to this many optimizer steps old."""
 DRIFT_A_STEP = 7e-5
@@ -27,13 +25,6 @@ DRIFT_A_STEP = 7e-5
 MADE_UP = 7919
 """Apart from the seeds of draws: what a pool holds must not go with what is drawn from it."""
 TOKENS, DIMENSION, TYPES = 8, 16, 3
-
-
-class Rehearsal(ReplayPlanner):
-    """A planner whose plans and rescues leave the experience as it was: what was taken is not marked as used."""
-
-    def mark(self, slots: IntArray, records: NDArray[Any], iteration: int, step: int, stage: str) -> None:
-        """Nothing: the experience stays as it is."""
 
 
 class StandIns:
@@ -85,7 +76,7 @@ class Pool:
         groups: of each question of a made-up pool.
     """
 
-    planner: Rehearsal
+    planner: ReplayPlanner
     path: Path | None
     step: int
     type_names: tuple[str, ...]
@@ -96,15 +87,9 @@ class Pool:
     def buffer(self) -> ExperienceBuffer:
         return self.planner.buffer
 
-    @contextlib.contextmanager
-    def unmeasured(self) -> Iterator[None]:
-        """What is measured inside is forgotten, and the counter of generations goes back."""
-        records, generation = self.buffer.table.records, self.planner.generation
-        before = {name: records[name].copy() for name in MEASURED}
-        yield
-        self.planner.generation = generation
-        for name, values in before.items():
-            records[name] = values
+    def preview(self, order: IntArray | None = None) -> AbstractContextManager[None]:
+        """Let plans inside be tried, with fresh questions in the order of their numbers or another one."""
+        return preview(self.planner, stream_of(self.buffer.num_questions, order))
 
     def score(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
         """What measuring would say: what was measured last; the drift of a made-up one grows with its age."""
@@ -145,7 +130,7 @@ def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, 
         of_gaps = next(iter(named.values()), None)
         names = [str(named.get(number, of_gaps)) for number in range(n)]
         type_names, types = np.unique(names, return_inverse=True)
-        planner = Rehearsal(config, stream_of(n), k, seed, store, types=types)
+        planner = ReplayPlanner(config, stream_of(n), k, seed, store, types=types)
         state = rebuild(reader, planner.buffer)
     planner.restore(state)
     store.stand_for(planner.buffer)
@@ -180,7 +165,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
     rng = np.random.default_rng((MADE_UP, seed))
     n = sum(sizes)
     store, types = StandIns(), rng.permutation(n) % TYPES
-    planner = Rehearsal(config, stream_of(n), k, seed, store, types=types)
+    planner = ReplayPlanner(config, stream_of(n), k, seed, store, types=types)
     successes = rng.permutation(np.repeat(np.arange(k + 1), sizes))
     ages = rng.integers(1, ALL_AGES + 1, n)
     for turn in range(earlier, -1, -1):
@@ -195,7 +180,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
     return Pool(planner, None, step, tuple(f"type {i}" for i in range(TYPES)), store, earlier + 1)
 
 
-def _observe(planner: Rehearsal, rng: np.random.Generator, questions: IntArray, right: IntArray, step: int) -> None:
+def _observe(planner: ReplayPlanner, rng: np.random.Generator, questions: IntArray, right: IntArray, step: int) -> None:
     """One group of each question, and what of it is stored."""
     if not questions.size:
         return
@@ -243,7 +228,7 @@ def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | No
     return expected if 0 < expected < 1 else None
 
 
-def with_everything_open(planner: Rehearsal, batch: int, epoch: float) -> None:
+def with_everything_open(planner: ReplayPlanner, batch: int, epoch: float) -> None:
     """Plans of `batch` questions are replays from here on: the gate is open, and a coin falls on replay."""
     planner.gate.open = True
     if planner.config.mixing == "coin":

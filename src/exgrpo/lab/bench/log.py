@@ -104,7 +104,7 @@ def steps(path: str, size: int, tokens: int, repeats: int) -> dict[str, float]:
     position = log.reader.position()
     log.begin(ORIGIN, position)
     planner = planner_on(log, size)
-    planner.restore(rebuild(log.reader, planner.buffer, position, log.indices()))
+    planner.restore(rebuild(log.reader, planner.buffer, position, log.question_map))
     opened, held = time.perf_counter() - began, resident() - before
     log.commit(planner.state(size))
     took: dict[str, list[float]] = {name: [] for name in ("plan", "observe_admit", "commit", "written")}

@@ -1,60 +1,66 @@
-"""Samplers beside the Gaussian of accuracy: log-weights of strata of questions."""
+"""Samplers beside the Gaussian of accuracy: a log-weight per question."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...experience.trajectory import FloatArray
+from ...experience.trajectory import FloatArray, IntArray
 from ...registry import register
-from ..sampling import Strata
+from ..question_candidates import QuestionCandidates
 
 STEEP = 1e9
 """So steep a weight that a draw is a ranking."""
 
 
-def variance(strata: Strata) -> FloatArray:
-    """log of size * p (1 - p): each question by the variance of its reward. Buckets 0 and K have weight 0."""
-    return _log(strata.sizes * strata.accuracy * (1 - strata.accuracy))
+def variance(candidates: QuestionCandidates) -> FloatArray:
+    """Return log of p (1 - p), the variance of the reward; -inf where all or none are right."""
+    return _log(candidates.accuracy * (1 - candidates.accuracy))
 
 
-def linear(strata: Strata) -> FloatArray:
-    """log of size * (1 - |a - mu| / max(mu, 1 - mu)): falls from mu to 0 at the farther end; mu = 0 prefers the hard."""
-    mu = strata.config.mu
-    return _log(strata.sizes * (1 - np.abs(strata.accuracy - mu) / max(mu, 1 - mu)))
+def linear(candidates: QuestionCandidates) -> FloatArray:
+    """Return log of 1 - |a - mu| / max(mu, 1 - mu): falls from mu to 0 at the farther end; mu = 0 prefers the hard."""
+    mu = candidates.config.mu
+    return _log(1 - np.abs(candidates.accuracy - mu) / max(mu, 1 - mu))
 
 
-def uniform(strata: Strata) -> FloatArray:
-    """Every question alike."""
-    return _log(strata.sizes)
+def uniform(candidates: QuestionCandidates) -> FloatArray:
+    """Weigh every question the same."""
+    return np.zeros(len(candidates.accuracy))
 
 
-def inside_range(strata: Strata) -> FloatArray:
-    """Questions alike whose accuracy lies between two bounds (recipe A): exclusive; or between two quantiles of the
-    accuracies of the questions at hand, inclusive. Others never."""
-    config, a = strata.config, strata.accuracy
+def inside_range(candidates: QuestionCandidates) -> NDArray[np.bool_]:
+    """Return whose accuracy lies between two bounds (recipe A): exclusive; or between two quantiles of the accuracies of the
+    questions at hand, inclusive."""
+    config, a = candidates.config, candidates.accuracy
     if config.range_adapts:
-        low, high = (quantile(a, strata.sizes, q) for q in (config.range_low, config.range_high))
-        inside = (a >= low) & (a <= high)
-    else:
-        inside = (a > config.range_low) & (a < config.range_high)
-    return np.where(inside, _log(strata.sizes), np.nan)
+        low, high = (quantile(a, candidates.bucket_size, q) for q in (config.range_low, config.range_high))
+        return np.asarray((a >= low) & (a <= high))
+    return np.asarray((a > config.range_low) & (a < config.range_high))
 
 
-def tiers(strata: Strata) -> FloatArray:
-    """Tiers of equal width in accuracy have given shares, the questions of a tier share its alike; a share of 0: never."""
-    shares = np.array(strata.config.tier_shares)
-    tier = np.minimum((strata.accuracy * len(shares)).astype(int), len(shares) - 1)
-    filled = np.bincount(tier, strata.sizes, len(shares))
-    weights = shares[tier] * strata.sizes / np.maximum(filled[tier], 1)
-    return np.where(shares[tier] > 0, _log(weights), np.nan)
+def tiers(candidates: QuestionCandidates) -> FloatArray:
+    """Give tiers of equal width in accuracy their shares, which the questions of a tier share equally."""
+    shares, tier = _tiers(candidates)
+    filled = np.bincount(tier, candidates.bucket_size, len(shares))
+    return _log(shares[tier] / np.maximum(filled[tier], 1))
 
 
-def headroom(strata: Strata) -> FloatArray:
-    """Questions in the order of the most headroom that one of their trajectories has, as last measured; ties at random."""
-    assert strata.questions is not None
-    candidates = strata.buffer.candidates(strata.questions, strata.step, np.random.default_rng(0))
-    best = np.where(candidates.held, np.nan_to_num(candidates.headroom, nan=-1.0), -1.0).max(1, initial=-1.0)
+def in_a_tier_with_a_share(candidates: QuestionCandidates) -> NDArray[np.bool_]:
+    """Return whose tier has a share above 0."""
+    shares, tier = _tiers(candidates)
+    return np.asarray(shares[tier] > 0)
+
+
+def _tiers(candidates: QuestionCandidates) -> tuple[FloatArray, IntArray]:
+    shares = np.array(candidates.config.tier_shares, float)
+    return shares, np.minimum((candidates.accuracy * len(shares)).astype(int), len(shares) - 1)
+
+
+def headroom(candidates: QuestionCandidates) -> FloatArray:
+    """Rank questions by the most headroom that one of their trajectories has, as last measured; ties at random."""
+    stored = candidates.buffer.candidates(candidates.numbers, candidates.step, np.random.default_rng(0))
+    best = np.where(stored.held, np.nan_to_num(stored.headroom, nan=-1.0), -1.0).max(1, initial=-1.0)
     return np.asarray(best * STEEP)
 
 
@@ -72,9 +78,9 @@ def _log(weights: NDArray[Any]) -> FloatArray:
         return np.asarray(np.log(np.maximum(weights, 0).astype(np.float64)))
 
 
-register("question_choice", "uniform", uniform, uniform=True)
-register("question_choice", "range", inside_range, uniform=True)
-register("question_choice", "variance", variance)
-register("question_choice", "linear", linear)
-register("question_choice", "tiers", tiers)
-register("question_choice", "headroom", headroom, per_question=True)
+register("question_choice", "uniform", uniform, by_accuracy=True)
+register("question_choice", "range", uniform, by_accuracy=True, eligible=inside_range)
+register("question_choice", "variance", variance, by_accuracy=True)
+register("question_choice", "linear", linear, by_accuracy=True)
+register("question_choice", "tiers", tiers, by_accuracy=True, eligible=in_a_tier_with_a_share)
+register("question_choice", "headroom", headroom)

@@ -27,13 +27,16 @@ _OPENING = re.compile(
     r"[\s:,]*)+",
     re.IGNORECASE,
 )
-_PROSE = re.compile(r"[,;]?\s+(?:because|since|as(?!\s+[0-9])|which)\b")
+_PROSE = re.compile(r"[,;]?\s+(?:because|since|as(?!\s+[0-9])|which|where)\b")
 _NOT = re.compile(r"not\b", re.IGNORECASE)
-_LISTS = re.compile(r"[,;]|\b(?:or|and)\b|\\text\s*\{\s*(?:or|and)")
+_LISTS = re.compile(
+    r"[,;|]|\b(?:or|and)\b|\\text\s*\{\s*(?:or|and)|\\(?:lor|vee|land|wedge)(?![A-Za-z])|[0-9)}]\s*[\s/]\s*[A-Za-z](?:_\w)?\s*\Z"
+)
+_SUPPOSED = re.compile(r"\b(?:not|never|if|unless|suppose|assume|assuming)\b|n['’]t\b", re.IGNORECASE)
 _WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
 _DOUBT = re.compile(
     r"\b(?:wait|hmm+|no|actually|sorry|i\s+mean|instead|rather|wrong|incorrect|correction|maybe|perhaps|possibly"
-    r"|alternatively|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
+    r"|alternatively|(?:may|might|could)\s+(?:also\s+)?be|not\s+sure|or\s+(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]+))\b",
     re.IGNORECASE,
 )
 _STOPS, _FACTORS = ".!?", "0123456789)}"
@@ -135,5 +138,7 @@ def _at_the_end(text: str) -> list[str]:
     tail = tail.strip()
     between = head.partition("=")[2]
     if not tail or sentence_end(tail.rstrip(".!? ") + ". ") != len(tail.rstrip(".!? ")) or _LISTS.search(between):
+        return []
+    if _SUPPOSED.search(head):
         return []
     return [tail]

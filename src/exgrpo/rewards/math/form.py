@@ -11,11 +11,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 from ..number import NOT_UNITS, parse_number
-from .latex import AND, ROW, TEXT, brackets, clean, closing, split, squeeze
+from .latex import AND, OR, ROW, TEXT, brackets, clean, closing, split, squeeze
 from .units import known_unit, may_be_dropped, unit_name
 
 MAX_PARTS, MAX_DEPTH = 64, 6
 SIGNIFICANT = 6  # digits from which on a decimal may stand for a number that is none
+SHORT = 16  # digits of an integer that is read at once
 _DIGITS = "0123456789"
 
 
@@ -97,6 +98,8 @@ _FUNCTIONS = frozenset({
 @lru_cache(maxsize=4096)
 def read(text: str) -> Form | None:
     """The form of an answer, or None if it cannot be one."""
+    if len(text) < SHORT and text.isdigit() and text.isascii():
+        return Form("number", str(int(text)), Fraction(int(text)))
     cleaned = clean(text)
     return None if cleaned is None else _read(cleaned, 0)
 
@@ -107,7 +110,7 @@ def _read(text: str, depth: int) -> Form | None:
         text = text[1:-1].strip()
     if not text or depth > MAX_DEPTH:
         return None
-    if (whole := TEXT.fullmatch(text)) is not None and ("," in whole[1] or AND in whole[1]):
+    if (whole := TEXT.fullmatch(text)) is not None and any(mark in whole[1] for mark in (",", AND, OR)):
         text = whole[1]
     name = ""
     if (match := _name(text)) is not None and match.end() < len(text) and "=" not in text[match.end() :]:
@@ -166,18 +169,22 @@ def _places(text: str) -> int:
 def _collection(text: str, depth: int) -> Form | None:
     if "matrix}" in text and (matrix := _MATRIX.fullmatch(text)) is not None:
         return _matrix(matrix, depth)
-    for separator in (";", AND, ","):
-        if separator in text:
-            pieces = [piece for piece in split(text, separator) if piece.strip()]
+    text = _EUROPEAN.sub(_with_parentheses, text)
+    for separators in (";", AND + OR, ","):
+        if any(separator in text for separator in separators):
+            pieces = [piece for piece in split(text, separators) if piece.strip()]
             if len(pieces) > 1:
-                return _of("list", pieces if separator == ";" else _commas(pieces), depth)
+                form = _of("list", pieces if separators == ";" else _commas(pieces), depth)
+                return form if OR not in text or form is None else _united(form)
     if "\\cup" in text:
         pieces = split(re.sub(r"\\cup(?![A-Za-z])", "\x02", text), "\x02")
         if len(pieces) > 1:
             return _of("union", pieces, depth)
     kind, inner = brackets(text)
     if kind:
-        pieces = _commas(split(inner, AND)) if AND in inner else split(inner, ",;")
+        if kind == "{}" and (builder := _BUILDER.fullmatch(inner)) is not None:
+            return _built(builder, depth)
+        pieces = _commas(split(inner, AND + OR)) if AND in inner or OR in inner else split(inner, ",;")
         if len(pieces) == 1 and kind != "{}":
             return Form("text", squeeze(text)) if kind != "()" else _read(inner, depth + 1)
         return _of(kind, pieces, depth)
@@ -185,6 +192,29 @@ def _collection(text: str, depth: int) -> Form | None:
         signs = [re.sub(r"\\pm(?![A-Za-z])", sign, text).lstrip("+ ") for sign in "+-"]
         return _of("list", signs, depth)
     return _relation(text, depth)
+
+
+def _with_parentheses(match: re.Match[str]) -> str:
+    """An interval whose ends are open by brackets that look away."""
+    low, inner, high = match.groups()
+    return f"{'[' if low == '[' else '('}{inner}{']' if high == ']' else ')'}"
+
+
+def _united(form: Form) -> Form:
+    """Inequalities of one name that "or" joins are a union of intervals; anything else stays a list."""
+    names = {part.name for part in form.parts}
+    if len(names) > 1 or names == {""} or not all(part.kind in _INTERVALS for part in form.parts):
+        return form
+    parts = tuple(replace(part, name="") for part in form.parts)
+    return replace(form, kind="union", text=f"union<{'|'.join(map(_spelling, parts))}>", parts=parts, name=names.pop())
+
+
+def _built(match: re.Match[str], depth: int) -> Form | None:
+    """The interval that all real numbers with a property are: `{x | 2 < x}`."""
+    form = _read(match["property"], depth + 1)
+    if form is None or form.name != match["name"] or form.kind not in (*_INTERVALS, "union"):
+        return Form("text", squeeze(match[0]))
+    return form
 
 
 def _commas(pieces: list[str]) -> list[str]:
@@ -262,6 +292,11 @@ def spelled(form: Form) -> str:
     return str(n) if d == 1 else f"({n}/{d})"
 
 
+_INTERVALS = ("()", "[)", "(]", "[]")
+_EUROPEAN = re.compile(r"(?<![\w)\]])([\[\]])([^\[\](){},;]+[,;][^\[\](){},;]+)(\[|(?<!\])\])(?![\w(\[])")
+_BUILDER = re.compile(
+    r"\s*(?P<name>\\?[A-Za-z]+)\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\||:)(?P<property>[^|:]+)", re.DOTALL
+)
 _RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<|>|(?<![\\<>!:])=")
 
 
@@ -372,7 +407,11 @@ def _is_product(text: str, unit: str) -> bool:
 
 def folded(text: str) -> str:
     """Words in lower case; what may be the name of a thing keeps its case: `x`, `AB`."""
-    return re.sub(r"[A-Za-z]+", lambda m: m[0].lower() if m[0][1:].islower() or len(m[0]) > 3 else m[0], text)
+    return re.sub(
+        r"[A-Za-z]+",
+        lambda m: m[0].lower() if m[0][1:].islower() or len(m[0]) > 3 or m[0] in ("YES", "NO") else m[0],
+        text,
+    )
 
 
 def _without_unit(text: str) -> tuple[str, str]:

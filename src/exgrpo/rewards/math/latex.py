@@ -24,7 +24,7 @@ _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
 _COMMAND = r"(?![A-Za-z])"
 ROW = "\x05"  # stands for the double backslash between the rows of a matrix
-AND = "\x07"  # stands for "and" and "or", which part what a comma may not
+AND, OR = "\x07", "\x0e"  # stand for "and" and "or", which part what a comma may not
 _ROWS = re.compile(r"\\\\(?:\s*\[[0-9.]{1,6}\s*(?:pt|em|ex|mm|cm)\])?|\\(?:cr|tabularnewline)" + _COMMAND)
 _NO_ROW = re.compile(rf"{ROW}(?=(?:[dt]?frac|sqrt|text|pi|left|right|cdot|times|infty|pm){_COMMAND})")
 
@@ -36,7 +36,7 @@ def _compiled(*rewrites: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], 
 _FIRST = _compiled(  # of LaTeX, before it is plain
     (r"\\\$", r" USD$ "),
     (r"\\[()\[\]]", ""),
-    (r"\\[dtc]frac" + _COMMAND, r"\\frac"),
+    (r"\\(?:[dtc]|nice|s|x)frac" + _COMMAND, r"\\frac"),
     (r"\\leqslant" + _COMMAND + r"|\\leq" + _COMMAND, r"\\le "),
     (r"\\geqslant" + _COMMAND + r"|\\geq" + _COMMAND, r"\\ge "),
     (r"\\lt" + _COMMAND, "<"),
@@ -47,7 +47,12 @@ _FIRST = _compiled(  # of LaTeX, before it is plain
     (r"\\mathbb\s*\{([^{}]*)\}", r"{\1}"),
     (r"\\%", "%"),
     (r"\^\s*(?:\\circ" + _COMMAND + r"|\{\s*\\circ\s*\})|\\degree" + _COMMAND, r"\\degree "),
-    (r",?\s*\\(?:text|mbox|textrm|mathrm|textnormal|operatorname)\s*\{\s*,?\s*(?:and|or)\s*\}", AND),
+    (
+        r",?\s*\\(?:text|mbox|textrm|mathrm|textnormal|operatorname)\s*\{\s*,?\s*and\s*\}|\\(?:land|wedge)" + _COMMAND,
+        AND,
+    ),
+    (r",?\s*\\(?:text|mbox|textrm|mathrm|textnormal|operatorname)\s*\{\s*,?\s*or\s*\}|\\(?:lor|vee)" + _COMMAND, OR),
+    (r"\\bigcup" + _COMMAND, r"\\cup "),
     (r"\\text\s*\{\s*(?:percent|\\?%)\s*\}", "%"),
     (r"\\mathrm\s*\{\s*i\s*\}|\\imath" + _COMMAND, "i"),
     (r"\\mathrm\s*\{\s*e\s*\}", "e"),
@@ -56,13 +61,17 @@ _FIRST = _compiled(  # of LaTeX, before it is plain
     (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
 )
 _REWRITES = _compiled(
-    (r"(?<![0-9A-Za-z)\]}])\*\*|\*\*(?![0-9A-Za-z({\\])", ""),  # emphasis, not a power
+    (r"(?<![0-9A-Za-z)\]}])\*\*|\*\*(?!-?[0-9A-Za-z({\\])", ""),  # emphasis, not a power
+    (r"\*\*(-?(?:[0-9]+(?:\.[0-9]+)?|[A-Za-z])?)", r"^{\1}"),
+    (r"\^(?:\{\})?\s*\(((?:[^()]|\([^()]*\))*)\)", r"^{\1}"),
+    (r"(?<=[0-9])\^(?:o(?![A-Za-z0-9])|\{(?:\\(?:text|mathrm)\s*\{)?\s*o\s*\}{1,2})", r"\\degree "),
     (r"<=", r"\\le "),
     (r">=", r"\\ge "),
     (r"(?:(?<=[0-9\s])|^)\s*infinity\b", r"\\infty "),
     (r"([-+(\[,\s])(?:infinity|inf)\b", r"\1\\infty "),
     (r"\+\s*\\infty" + _COMMAND, r"\\infty "),
-    (r"(?<=[\s}$)0-9]),?\s*\b(?:and|or)\b(?=[\s$\\(])", AND),
+    (r"(?<=[\s}$)0-9]),?\s*\band\b(?=[\s$\\(])", AND),
+    (r"(?<=[\s}$)0-9]),?\s*\bor\b(?=[\s$\\(])", OR),
     (r"(?<=[0-9)}])\s*\b(?:percent|pct)\b", "%"),
     (r"\bnp\.(?=[a-z])", ""),
     (
@@ -78,6 +87,7 @@ _REWRITES = _compiled(
 _BRACES = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]", r"\lvert": "|", r"\rvert": "|",
            r"\vert": "|", r"\mid": "|", r"\langle": "(", r"\rangle": ")"}  # fmt: skip
 _REFUSED = re.compile(r"\\[hv]?(?:phantom|space)" + _COMMAND + r"|^[\s$]*[-+]\s*[-+]")  # invisible content, two signs
+_CUT_OFF = re.compile(r"[0-9]\s?\.{2,}[\s$]*$")  # 5...
 _SIGN_SPACE = re.compile(r"\\[hv]?phantom\s*(?:[-+]|\{\s*[-+]?\s*\})")  # room for a sign, in matrices
 _BRACE_COMMAND = re.compile(r"\\(?:[lr]brace|[lr]brack|[lr]?vert|mid|[lr]angle)" + _COMMAND)
 _ARGUMENT = re.compile(r"\\frac\s*|\\sqrt\s*|\\binom\s*")
@@ -106,6 +116,8 @@ def clean(text: str) -> str | None:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = text.replace(" USD$ ", "\x01").replace("$", " ").replace("\x01", "$")
+    if _CUT_OFF.search(text) is not None:
+        return None
     text = text.strip().strip('"`').rstrip(".;:,?* \n").lstrip("*:, \n").strip()
     if re.search(r"\\frac\s*[0-9]\s*[0-9][0-9]", text):
         return None  # \frac123 is 1/2 times 3 to TeX, and 1/23 to others

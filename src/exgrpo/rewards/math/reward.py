@@ -10,6 +10,7 @@ collections are compared part by part. Only two expressions with the same variab
 import importlib.util
 import math
 import re
+from dataclasses import replace
 from decimal import Decimal
 from numbers import Rational
 from typing import Any
@@ -303,6 +304,8 @@ def _sides(form: Form) -> tuple[str, ...] | None:
 
 
 def _collections_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
+    if {gold.kind, answer.kind} == {"()", "list"} and not strict:
+        gold, answer = _by_name(gold), _by_name(answer)  # x = 1, y = 2 for (1, 2)
     unordered = {"list", "union", "{}"}
     if gold.kind != answer.kind and not {gold.kind, answer.kind} <= {"list", "{}"}:
         return False
@@ -317,6 +320,15 @@ def _collections_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bo
     # the cheap parts first: one that differs spares the symbolic ones
     pairs = sorted(zip(gold.parts, answer.parts, strict=True), key=lambda pair: pair[0].number is None)
     return all(_equal(a, b, strict, here) for a, b in pairs)
+
+
+def _by_name(form: Form) -> Form:
+    """The tuple that a list of `x = 1, y = 2` gives, in the order of the names, which are different letters."""
+    names = [part.name for part in form.parts]
+    if form.kind != "list" or len(set(names)) != len(names) or not all(re.fullmatch("[A-Za-z]", n) for n in names):
+        return form
+    parts = tuple(replace(part, name="") for _, part in sorted(zip(names, form.parts, strict=True), key=lambda p: p[0]))
+    return replace(form, kind="()", text="", parts=parts)
 
 
 def _match_unordered(golds: list[Form], answers: list[Form], strict: bool, here: bool) -> bool:

@@ -101,6 +101,8 @@ def prepare(text: str) -> str | None:
         return None
     if any(len(digits) > MAX_DIGITS for digits in re.findall(r"[0-9]+", text)) or re.search(r"[0-9]( [0-9]|_)", text):
         return None  # the parser drops the index of a number
+    if re.search(r"\\frac\{[^{}]*\}\{[^{}]*\} ?[0-9]", text):
+        return None  # 1/2 times 3, or a mixed number the wrong way round
     if re.search(
         r"\\binom\{[^{}]*[0-9]{4}|\\binom\{[^{}]*\}\{[^{}]*[0-9]{4}|\\binom[^{]|\\binom\{[^{}]*[\^!{\\]|!!|![0-9A-Za-z]*!",
         text,
