@@ -52,6 +52,8 @@ class NextPlan:
             return "this run replays nothing (mixing='none')"
         if config.mixing == "rescue":
             return "with mixing='rescue' a question is replayed when its fresh group fails, not by plan"
+        if config.by_problem_type:
+            return "its draws are by problem type, which is not worked out here"
         return of_the_user(options_in(self._history.origin), QUESTION_SAMPLERS, "question_choice")
 
     def _buffer(self) -> ExperienceBuffer:
@@ -83,9 +85,9 @@ class NextPlan:
                 chances = bucket_probabilities(pool.log_weights + np.log(pool.room), pool.room)
             wanted = self.wanted * pool.room.sum() / available
             each = np.minimum(1.0, wanted * chances / np.maximum(pool.room, 1))
-            places = np.flatnonzero(pool.ready != UNKNOWN)
-            entry = pool.ready[places] if pool.candidates.questions is None else np.arange(len(places))
-            places = places if pool.candidates.questions is None else pool.candidates.questions
+            questions = pool.candidates.questions
+            places: Array = np.flatnonzero(pool.ready != UNKNOWN) if questions is None else questions
+            entry: Array = pool.ready[places] if questions is None else np.arange(len(places))
             self.weight[places], self.chance[places] = chances[entry], np.where(pool.room > 0, each, np.nan)[entry]
 
     def of(self, question: int) -> dict[str, Any]:
@@ -113,4 +115,4 @@ def _why_none(per: Any, question: int, config: ReplayConfig) -> str:
         return "its accuracy is not known yet"
     if not per.stored[question] and config.mixing != "prompt":
         return "nothing of it is stored"
-    return "it rests, or was used as often as is allowed"
+    return "it rests, was used as often as is allowed, or the question sampler takes none that stand so"
