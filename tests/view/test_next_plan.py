@@ -34,7 +34,7 @@ def test_chances_are_those_of_drawn_plans(tmp_path, sampler):
         numbers = {number_of(int(n)): int(n) for n in np.flatnonzero(np.isfinite(plan.chance))}
     assert plan.why is None
     assert plan.wanted == 1
-    assert len(numbers) > 3
+    assert numbers
     drawn = Counter(
         q
         for seed in range(DRAWS)
