@@ -51,7 +51,7 @@ class Bins:
         self.x = np.minimum(self._first + self._width * np.arange(1, self.size + 1) - 1, last)
 
     def of(self, steps: Array) -> Array:
-        return np.clip((steps - self._first) // self._width, 0, self.size - 1)
+        return np.asarray(np.clip((steps - self._first) // self._width, 0, self.size - 1))
 
     def total(self, steps: Array, values: Array) -> Array:
         return np.bincount(self.of(steps), values, self.size)
