@@ -11,6 +11,7 @@ NEEDS_VERL = [
     "agent.py",
     "adapter.py",
     "test_contract.py",
+    "test_rewards.py",
     "test_loss.py",
     "test_trainer.py",
     "test_launch.py",
