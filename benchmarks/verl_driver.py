@@ -2,8 +2,8 @@
 
     python benchmarks/verl_driver.py --rows 512 --tokens 8192     (in the environment of `make test-verl`)
 
-Measured are the processor seconds of the driver in each phase of a step, with half of the questions replayed. Reading and writing the queue
-is a copy here; under Ray it is a transfer beside it, of the columns that are named in the result.
+Measured are the processor seconds of the driver in each phase of a step, with half of the questions replayed. Reading and
+writing the queue is a copy here; under Ray it is a transfer beside it, of the columns that are named in the result.
 """
 
 import argparse
