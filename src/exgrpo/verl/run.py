@@ -309,13 +309,8 @@ class Run:
         return found
 
     def _in_order(self, batch: KVBatchMeta, without: Sequence[str]) -> KVBatchMeta:
-<<<<<<< HEAD
-        """Return the rows in the order of the plan, whatever the order in which they arrived: what is learned then does not
-        depend on it. Some are thrown away."""
-=======
         """Return the rows in the order of the plan, whatever order they arrived in, without some of them: what is learned does
         not depend on it then."""
->>>>>>> wt-verl-next
         if without:
             tq.kv_clear(keys=list(without), partition_id=batch.partition_id)
         for key in without:
