@@ -136,7 +136,7 @@ def metrics_of_the_code() -> frozenset[str]:
     written += [*(SOURCE / "trl" / name for name in ("trainer.py", "host_metrics.py"))]
     for path in written:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and re.fullmatch(r"(replay|fresh)/\w+", str(node.value)):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"(replay|fresh|prefix)/\w+", str(node.value)):
                 names.add(node.value)
             elif isinstance(node, ast.JoinedStr):
                 pattern = "".join(
