@@ -12,7 +12,7 @@ import pytest
 from exgrpo.log import LogReader
 from tests.support import harness as h
 from tests.support.oracle import CASES, STEPS, answer, lines_of
-from tests.verl.support import PLAIN, letters, logged_columns
+from tests.verl.support import PLAIN, letters
 
 GOLDEN = Path(h.__file__).with_name("oracle.json")
 
@@ -63,7 +63,6 @@ def test_plans_and_events_are_those_of_the_oracle(tmp_path, golden, case):
     if case == "share":
         with LogReader(trainer.args.experience_path) as reader:
             origin = reader.origin_of(reader.position().branch)
-            held(golden, "columns", logged_columns(reader))
             held(golden, "question_columns", sorted(one.columns for one in dict(reader.questions()).values()))
         held(golden, "tokenizer", origin.tokenizer)
         held(golden, "decides", json.loads(origin.rewards)[1])

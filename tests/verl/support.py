@@ -103,12 +103,6 @@ def _text(value) -> str:
     return str(value) if not isinstance(value, bool) else str(value).lower()
 
 
-def logged_columns(reader) -> list[list[str]]:
-    """The columns of every table of an experience log."""
-    tables = [name for (name,) in reader.rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    return [[table, *(row[1] for row in reader.rows(f"PRAGMA table_info({table})"))] for table in tables]
-
-
 def logged(folder: Path) -> list[dict]:
     """The metrics of each step that verl's logger wrote into a file."""
     file = folder / "metrics.jsonl"
