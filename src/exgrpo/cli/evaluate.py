@@ -21,8 +21,8 @@ PROBE_TOKENS = 128
 EPILOG = """\
 examples:
   exgrpo evaluate Qwen/Qwen2.5-Math-7B outputs/run-1 --benchmarks math500 aime24
-  exgrpo evaluate outputs/run-1/checkpoint-50 --data test.jsonl --reward_funcs numeric_reward --num_samples 8
-  exgrpo evaluate my-model --base_url http://localhost:8000/v1 --benchmarks gpqa_diamond
+  exgrpo evaluate outputs/run-1 --data test.jsonl --reward_funcs numeric_reward
+  exgrpo evaluate served --base_url http://localhost:8000/v1 --benchmarks arc_c
 """
 
 
