@@ -13,6 +13,7 @@ from .scoring import THRESHOLD
 from .store import Answer, Store, StoredQuestion
 
 Figures = dict[str, Any]
+TAIL = 160  # characters of a completion that a table shows
 
 
 def summarize(store: Store) -> Figures:
@@ -126,6 +127,19 @@ class Tally:
 
 def _is_right(reward: float | None) -> bool:
     return reward is not None and reward > THRESHOLD
+
+
+def disagreements(store: Store, most: int = 50) -> list[Figures]:
+    """A table row an answer that verifiers disagree about, the first of each model: golds, rewards, and how the answer ends."""
+    asked = {question.id: question for question in store.questions()}
+    rows = []
+    for number, name, _ in store.models():
+        found = (a for a in store.answers(number) if len({_is_right(reward) for reward in a.rewards.values()}) > 1)
+        for answer in itertools.islice(found, most):
+            question = asked[answer.question]
+            row = {"model": name, "benchmark": question.benchmark, "question": question.number, "sample": answer.sample}
+            rows.append({**row, "gold": question.gold, **answer.rewards, "ends with": answer.text[-TAIL:]})
+    return rows
 
 
 def told(row: Mapping[str, Any]) -> str:
