@@ -144,9 +144,10 @@ def disagreements(store: Store, most: int = 50) -> list[Figures]:
 
 def told(row: Mapping[str, Any]) -> str:
     """A row of `differences` in words."""
-    side = "above" if row["mean"] >= 0 else "below"
+    points = 100 * row["mean"]
+    far = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if round(points, 1) else "level with"
     head = (
-        f"{row['benchmark']}: {row['model']} is {100 * abs(row['mean']):.1f} points {side} {row['against']} on the same "
+        f"{row['benchmark']}: {row['model']} is {far} {row['against']} on the same "
         f"{row['questions']} questions (95 % interval {100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
     )
     if row["told_apart"]:

@@ -113,8 +113,8 @@ def in_words(found: Findings) -> list[str]:
 def _told(found: Findings, setting: str, ours: str, theirs: str) -> str:
     values = found.pairs(setting, ours, theirs, "equal_tokens")
     mean = 100 * math.fsum(a - b for a, b in values) / len(values)
-    side = "above" if mean >= 0 else "below"
-    head = f"{ours} is {abs(mean):.1f} points {side} {theirs} in Pass@1 at equal tokens, on average of {_pairs(len(values))}"
+    far = f"{abs(mean):.1f} points {'above' if mean > 0 else 'below'}" if round(mean, 1) else "level with"
+    head = f"{ours} is {far} {theirs} in Pass@1 at equal tokens, on average of {_pairs(len(values))}"
     difference = found.difference(setting, ours, theirs, "equal_tokens")
     if difference is None:
         return f"{head}. With fewer than {MIN_PAIRS} pairs there is no interval: this may well be chance."
