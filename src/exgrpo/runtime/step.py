@@ -26,7 +26,7 @@ from .comm import Arrays, Comm
 from .context import RunContext
 from .encoder import EmbeddingAhead
 from .following import follow, told
-from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, prefix_metrics, push_metrics
 from .row_stats import SCORES, RowStats
 from .session import ExperienceSession
 from .shared_store import hold
@@ -99,13 +99,13 @@ class ReplayStep:
         plan = self._planner.plan(batch_size, step, epoch, self._context.score)
         self.batch = ReplayBatch.of_plan(plan, k, self._comm.rank * size, size)
         self.stats = RowStats([*self.batch.rows, *sorted(self.batch.added)])
-        self._hold(self.batch.replayed_rows)
+        self._hold(self.batch.rows_to_hold)
         return self.batch
 
     def _hold(self, rows: Iterable[int]) -> None:
         """Bring the tokens of stored rows to the processes that compute them."""
         numbers = sorted(rows)
-        stored = [choice.trajectory for row in numbers if (choice := self.batch.stored_at(row)) is not None]
+        stored = [choice.trajectory for row in numbers if (choice := self.batch.known_at(row)) is not None]
         hold(self._comm, stored, self.batch.holders(numbers, self._comm.world_size))
 
     def score(
@@ -123,7 +123,7 @@ class ReplayStep:
         fresh = weighted(rewards, context.reward_weights, k)
         outcomes = context.correctness.outcomes(rewards, k)
         groups = batch.groups(outcomes, fresh.float().cpu().numpy())
-        self.metrics = fresh_metrics(outcomes, set(batch.stored))
+        self.metrics = fresh_metrics(outcomes, batch.other_rows) | prefix_metrics(batch, outcomes)
         planned = set(batch.stored)
         self.batch = batch = batch.with_rescues(planner.rescue(batch.plan, outcomes, context.score))
         self._hold(batch.stored.keys() - planned)
@@ -264,7 +264,7 @@ class ReplayStep:
         with told(planner) as events:
             self._update(stats)
             planner.learned(plan, trained(self.batch, stats))
-            metrics = loss_metrics(stats, self.batch.replayed_rows)
+            metrics = loss_metrics(stats, self.batch.replayed_rows, self.batch.prefixed_rows)
             metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
             groups = self.scored.groups if self._embedding is not None else ()
             metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))
@@ -310,7 +310,7 @@ class ReplayStep:
         """Go on with an iteration that a checkpoint holds."""
         self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
         self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
-        self._hold(self.batch.replayed_rows)
+        self._hold(self.batch.rows_to_hold)
         self._embed()
 
     def _check(self, stage: Stage) -> None:
