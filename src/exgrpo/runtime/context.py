@@ -14,6 +14,7 @@ from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, IntArray, Trajectory
 from ..log import Provenance
 from ..replay.choice import Scorer
+from ..replay.drawing import all_but_the_last
 from .questions import QuestionTable
 
 Rescorer = Callable[[Sequence[Trajectory]], list[FloatArray | None]]
@@ -91,6 +92,7 @@ class RunContext:
         bounds: what token ids and rewards must fit into.
         columns_read: columns of the data that the run depends on; None where that cannot be told.
         longest_prefix: trajectories -> how many of their first tokens a group may begin with.
+        importance_level: `token`, or `sequence` where the ratio of a completion is one.
     """
 
     config: ReplayConfig
@@ -118,4 +120,5 @@ class RunContext:
     decode: Decoder
     bounds: Callable[[], Bounds]
     columns_read: Callable[[], frozenset[str] | None]
-    longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]]
+    longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]] = all_but_the_last
+    importance_level: str = "token"

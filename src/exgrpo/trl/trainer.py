@@ -28,7 +28,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
-from ..experience.events import Admitted, Event, Replayed, Retired
+from ..experience.events import Admitted, Event, Replayed, Retired, Stored
 from ..experience.policy_stats import PolicyStats
 from ..experience.quality import Embedder
 from ..experience.trajectory import Trajectory
@@ -42,6 +42,7 @@ from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
 from ..runtime.checkpoint import CheckpointFacts
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
+from ..runtime.metric_table import FILE_NAME as METRICS
 from ..runtime.metric_table import PREFIXES, hidden, metric_of
 from ..runtime.metrics import fresh_metrics
 from ..runtime.padding import without_left_padding
@@ -62,7 +63,7 @@ from ..runtime.skip_rows import counted, only, rows_to_compute, scale_of
 from ..runtime.step import ReplayStep, Stage
 from ..runtime.timing import Stopwatch
 from . import checks, model_card
-from .callbacks import StopAtGeneratedTokens, alarm_of
+from .callbacks import MetricsFile, StopAtGeneratedTokens, alarm_of
 from .config import ExGRPOConfig
 from .generation import gathers_prompts, rows_to_generate
 from .host_metrics import length_metrics, reward_metrics
@@ -171,6 +172,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._skips_rows = skips_rows(self)
         if (alarm := alarm_of(self)) is not None:
             self.add_callback(alarm)
+        if config.keeps_log:
+            self.add_callback(MetricsFile(self, config.experience_path.with_name(METRICS)))
 
     @staticmethod
     def _config(given: dict[str, Any]) -> ExGRPOConfig:
@@ -247,6 +250,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
             ),
             longest_prefix=self._longest_prefixes,
+            importance_level=self.importance_sampling_level,
         )
 
     def _provenance(self) -> Provenance:
@@ -409,13 +413,14 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     def _scores(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
         assert self.questions is not None
         with self.time("measure"):
-            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
+            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories], self.comm)
 
     def _longest_prefixes(self, trajectories: Sequence[Trajectory]) -> list[int]:
         decode = functools.partial(self.processing_class.batch_decode, skip_special_tokens=True)
         decoder = decode if self.args.prefix_before_answer else None
         ends, room = set(self.eos_token_ids), self.max_completion_length
-        return [longest_prefix(trajectory, ends, room, decoder) for trajectory in trajectories]
+        # the main process holds the tokens
+        return self.comm.from_main(lambda: [longest_prefix(one, ends, room, decoder) for one in trajectories])
 
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
@@ -661,7 +666,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}
 
     def _count(self, event: Event) -> None:
-        name = {Admitted: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
+        name = {Admitted: "stored", Stored: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
         if name is not None:
             self.counts[name] += sum(1 for _ in event.each())
 
