@@ -169,7 +169,7 @@ def test_options_that_pages_name_exist(page):
 
     options = {f.name for f in fields(ExGRPOConfig)}
     for span in re.findall(r"`([^`\n]+)`", prose_of(page)):
-        for name, value in re.findall(r"\b([a-z_]\w*)=([^=,]*)", span):
+        for name, value in re.findall(r"(?<![.\w])([a-z_]\w*)=([^=,]*)", span):
             if "(" in span or name in NOT_OPTIONS:
                 continue
             assert name in options, f"{span}: no such option"

@@ -339,6 +339,7 @@ def test_the_same_seed_says_the_same(say):
     assert say(*SMALL, "--preset", "random-replay", "--seed", 1) != first
 
 
+@pytest.mark.slow
 def test_a_log_stays_as_it_is(say, log):
     before = hashlib.sha256(log.read_bytes()).hexdigest()
     for options in ((), ("--preset", "rescue"), ("--max_age", 3), ("--difficulty", "window"), ("--k", 8)):

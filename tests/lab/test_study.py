@@ -402,7 +402,8 @@ def different(config, name):
     if isinstance(current, tuple):
         values = [[0.5, 0.5], [0.4, 0.3, 0.2, 0.1]]
     values += ["rescue", "window", "float16", "stored", "random", "uniform", "correct", "all", "solved", "never", "newest",
-               "annealed", "current", "zero_variance", "oldest", "highest_entropy", "clip", "fresh", "curriculum", {"width": 1}]  # fmt: skip
+               "oldest", "highest_entropy", "clip", "fresh", "curriculum", {"width": 1}]  # fmt: skip
+    values += ["annealed", "current", "zero_variance"]
     for value in values:
         try:
             replace(config, **{name: tuple(value) if isinstance(value, list) else value})

@@ -750,6 +750,7 @@ def test_cooldown(tmp_path):
     assert trainer.plans[2].idle == "all replayable questions rest: 8 within cooldown=2"
 
 
+@pytest.mark.slow
 def test_max_drift(tmp_path):
     """After large steps all that is stored has moved too far: refused, counted, and the batch is fresh."""
     options = dict(steps=4, learning_rate=3e-2, replay_share=0.25, question_choice="uniform", max_entropy_age=0)
@@ -767,6 +768,7 @@ def test_max_drift(tmp_path):
     assert sum(logs(free, "replay/refused")) == 0
 
 
+@pytest.mark.slow
 def test_inherited_trajectories_are_measured_before_a_drift_limit_lets_them_in(tmp_path):
     """They are another policy's: nothing is known of how far this one is from it."""
     log = dict(experience_log="experience.db")

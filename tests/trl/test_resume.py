@@ -250,6 +250,7 @@ def test_evaluation_between_changes_nothing(tmp_path):
     assert facts(second) == facts(whole)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_other_options_keeps_its_experience(tmp_path):
     first = make(tmp_path, max_steps=4)
     first.train()

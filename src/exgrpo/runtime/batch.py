@@ -76,14 +76,6 @@ class ReplayBatch:
                     wanted[rank].append(place)
         return wanted
 
-    def holders_of_groups(self, groups: Sequence[int], world_size: int) -> list[list[int]]:
-        """Return of each process the places of those groups, among given ones, of which it computes a row."""
-        k = self.num_generations
-        ends = [(group * k // self.size, (group * k + k - 1) // self.size) for group in groups]
-        return [
-            [place for place, (first, last) in enumerate(ends) if first <= rank <= last] for rank in range(world_size)
-        ]
-
     def local(self) -> dict[int, ReplayedTrajectory]:
         """Return the stored trajectories among the rows of this process, by local row."""
         return {row - self.offset: choice for row, (choice, _) in self.stored.items() if row in self.rows}
@@ -113,6 +105,17 @@ class ReplayBatch:
     def stored_at(self, row: int) -> ReplayedTrajectory | None:
         """Return the stored trajectory in a row, in a group or beside the groups."""
         return self.stored[row][0] if row in self.stored else self.added.get(row)
+
+    def known_at(self, row: int) -> ReplayedTrajectory | None:
+        """Return the stored trajectory that a row holds, or begins inside."""
+        prefix = self.prefix_of(row) if row not in self.added else None
+        return self.stored_at(row) or (prefix.choice if prefix is not None else None)
+
+    @property
+    def rows_to_hold(self) -> set[int]:
+        """A row for each stored trajectory whose tokens its process needs; of a group that begins inside one the first."""
+        k = self.num_generations
+        return self.replayed_rows | {max(row - row % k, row - row % self.size) for row in self.prefixed_rows}
 
     @property
     def replayed_rows(self) -> set[int]:

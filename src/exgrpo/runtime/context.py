@@ -14,7 +14,6 @@ from ..experience.quality import Embedder
 from ..experience.trajectory import RIGHT, UNSCORABLE, WRONG, FloatArray, IntArray, Trajectory
 from ..log import Provenance
 from ..replay.choice import Scorer
-from ..replay.drawing import all_but_the_last
 from .questions import QuestionTable
 
 Rescorer = Callable[[Sequence[Trajectory]], list[FloatArray | None]]
@@ -120,5 +119,5 @@ class RunContext:
     decode: Decoder
     bounds: Callable[[], Bounds]
     columns_read: Callable[[], frozenset[str] | None]
-    longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]] = all_but_the_last
+    longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]]
     importance_level: str = "token"

@@ -419,7 +419,6 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         decode = functools.partial(self.processing_class.batch_decode, skip_special_tokens=True)
         decoder = decode if self.args.prefix_before_answer else None
         ends, room = set(self.eos_token_ids), self.max_completion_length
-        # the main process holds the tokens
         return self.comm.from_main(lambda: [longest_prefix(one, ends, room, decoder) for one in trajectories])
 
     def _generate(self, prompts: list[Any]) -> Any:

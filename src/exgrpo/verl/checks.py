@@ -82,13 +82,6 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
     """Yield what is refused: what, why, and what to set instead."""
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
-    if options.replay.mixing == "prefix":
-        yield (
-            "exgrpo.mixing=prefix",
-            "a single turn of verl's agent is not given tokens to go on from",
-            "another mixing",
-        )
-
     def is_set(path: str) -> bool:
         return bool(select(config, path))
 
@@ -135,6 +128,12 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
         path = f"{actor}.{strategy}.router_replay.mode"
         yield f"{path}={replayed}", "a stored completion has no routes", f"{path}=disabled"
     yield from _refused_aggregation(config, options)
+    if options.replay.mixing == "prefix":
+        yield (
+            "exgrpo.mixing=prefix",
+            "verl's agent loop begins no completion inside a stored one",
+            "exgrpo.mixing=share or added",
+        )
     if options.objective.baseline == "split" and _has_single_stored_member(options):
         yield (
             "exgrpo.baseline=split with a single stored completion in a group",
