@@ -8,7 +8,6 @@ from typing import Any
 from packaging.version import Version
 
 from ..errors import ConfigurationError, HostVersionError
-from ..presets import PRESETS
 from .options import VerlOptions
 
 SUPPORTED_VERL = (Version("0.9.1"), Version("0.10"))
@@ -17,8 +16,6 @@ NORMED = "seq-mean-token-sum-norm"
 OF_SEQUENCES = ("seq-mean-token-mean", "seq-mean-token-sum", NORMED)
 """Aggregations of the loss that are means over completions."""
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
-OF_HOST = {"num_iterations": "actor_rollout_ref.actor.ppo_epochs"}
-"""Where verl has what a preset sets of a host, by TRL's name."""
 _WITHOUT = "or exgrpo.preset=on-policy to train without replay"
 
 
@@ -57,13 +54,6 @@ def check_config(config: Mapping[str, Any], options: VerlOptions) -> None:
     Raises:
         ConfigurationError: the first of them, what it would do, and what to set instead.
     """
-    for name, value in PRESETS[options.preset].host.items():
-        path = OF_HOST[name]
-        if select(config, path) != value:
-            raise ConfigurationError(
-                f"exgrpo.preset={options.preset} learns from every batch {value} times, but {path}={select(config, path)}. "
-                f"Set {path}={value}; the preset cannot set an option of verl."
-            )
     if not options.replay.active:
         return
     for what, why, instead in _refused(config, options):
