@@ -49,10 +49,19 @@ def test_every_option_of_a_run_on_trl_is_one_here(host):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_runs_with_its_own_values(preset):
-    options = VerlOptions.of({"preset": preset, "mu": None, "max_age": 3})
+    given = {"preset": preset, "mu": None, "max_age": 3}
+    if PRESETS[preset].host:
+        with pytest.raises(ConfigurationError, match="an option of TRL"):
+            VerlOptions.of(given)
+        return
+    options = VerlOptions.of(given)
     assert (options.replay, options.objective) == resolve(preset, max_age=3)
     assert options.replay.mixing in MIXINGS
-    checks.check_config(CONFIG, options)
+    if options.replay.mixing == "prefix":
+        with pytest.raises(ConfigurationError, match="mixing=prefix"):
+            checks.check_config(CONFIG, options)
+    else:
+        checks.check_config(CONFIG, options)
 
 
 @pytest.mark.parametrize(

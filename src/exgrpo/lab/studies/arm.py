@@ -17,6 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 from ...cli.training import Material, Settings, check_material, load_material, make_trainer, parse
 from ...evaluation import EvaluationResult, evaluate_policy
 from ...experience.events import Admitted, Event, Replayed, one_by_one
+from ...presets import PRESETS, preset_name
 from ...runtime.checks import correctness_index
 from ...tasks import Family, Task
 from ...trl import ExGRPOTrainer
@@ -134,7 +135,8 @@ def run_arm(
     started = time.perf_counter()
     regime, options = regime or Regime(), options or {}
     budget = regime.budget(seed, budget_factor, token_budget)
-    most = most_steps(budget, options.get("num_iterations", 1))
+    of_preset = PRESETS[preset_name(preset)].host
+    most = most_steps(budget, {**of_preset, **options}.get("num_iterations", 1))
     with tempfile.TemporaryDirectory() as output_dir, quiet_host():
         limits = {"max_generated_tokens": int(budget.size)} if budget.kind == "tokens" else {}
         prepared = prepare(regime, seed, preset, {**options, **limits}, output_dir, most)
