@@ -26,6 +26,7 @@ _LATER = {
     "register_eviction": "registry",
     "register_correction": "registry",
     "register_baseline": "registry",
+    "open_experience": "archive.opened",
     "TrajectoryBuffer": "recipes",
     "DifficultyBucketer": "recipes",
     "SelectiveReplay": "recipes",

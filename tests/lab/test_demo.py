@@ -46,7 +46,15 @@ def test_the_command_writes_what_it_says(command):
     done, out = command
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert {path.name for path in out.iterdir()} == {"results.json", "learning-curve.png", "replay.png"}
+    assert {path.name for path in out.iterdir()} == {
+        "results.json",
+        "learning-curve.png",
+        "replay.png",
+        "demo.html",
+        "runs",
+    }
+    assert (out / "demo.html").resolve().as_uri() in done.stdout
+    assert (out / "runs" / "exgrpo" / "experience.db").is_file()
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("learning-curve.png", "replay.png"))
     assert "\x1b" not in done.stdout
     for text in ("warm-up of seed 0", "Pass@1", "Pass@8", "greedy", "retired", "replayed", "on-policy", "exgrpo"):

@@ -174,6 +174,7 @@ CORRECTIONS = ["shaped", "clip", "truncated", "none"]
 CUTS = {"whole": (32, 1), "halves": (16, 2), "eighths": (4, 8)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("cut", CUTS)
 def test_gradient_equals_the_reference(tmp_path, correction, cut):
@@ -188,6 +189,7 @@ def test_gradient_equals_the_reference(tmp_path, correction, cut):
     assert len(lengths) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
 @pytest.mark.parametrize("options", [{}, {"scale_rewards": "group"}, {"preset": "rescue"}])
 def test_gradient_of_each_loss_type(tmp_path, loss_type, options):
@@ -208,6 +210,7 @@ LEVELS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("name", LEVELS)
 def test_importance_of_sequences_and_cispo(tmp_path, name, correction):
@@ -248,6 +251,7 @@ def test_vllms_correction_is_of_fresh_rows(tmp_path, monkeypatch, mode, options)
     assert max(logged) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"use_bias_correction_kl": False}, {"preset": "rescue"}])
 def test_the_kl_term_is_of_fresh_rows(tmp_path, options):
     """A stored completion was not sampled by the policy: it has no part in the host's KL, with its correction or without."""
@@ -275,6 +279,7 @@ def extreme(value):
     return tamper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("value", [-91.0, -1e-6])
 def test_extreme_ratios(tmp_path, correction, value):
@@ -285,6 +290,7 @@ def test_extreme_ratios(tmp_path, correction, value):
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_bfloat16(tmp_path, correction):
     """A model in bfloat16 gives the reference's gradient to bfloat16's precision, and nothing NaN."""
@@ -295,11 +301,13 @@ def test_bfloat16(tmp_path, correction):
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
+@pytest.mark.slow
 def test_autocast_and_checkpointing(tmp_path):
     _, reference = run(tmp_path, bf16=True, gradient_checkpointing=True)
     reference.check(atol=0.1)
 
 
+@pytest.mark.slow
 def test_learned_positions(tmp_path):
     """Left padding does not shift the positions of a model that learned them [FAULTS 35]."""
     _, reference = run(
@@ -311,6 +319,7 @@ def test_learned_positions(tmp_path):
     reference.check(atol=2e-5)
 
 
+@pytest.mark.slow
 def test_conversational(tmp_path):
     from datasets import Dataset
 
@@ -321,6 +330,7 @@ def test_conversational(tmp_path):
     reference.check(atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_logged_loss_is_the_reference_loss(tmp_path):
     trainer, reference = run(tmp_path, per_device_train_batch_size=8, gradient_accumulation_steps=4)
     logged = [log["loss"] for log in trainer.state.log_history if "loss" in log]
@@ -328,6 +338,7 @@ def test_the_logged_loss_is_the_reference_loss(tmp_path):
     np.testing.assert_allclose(logged, [loss for loss, _, _ in reference.compared], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_the_clip_fresh_tokens_are_not_clipped(tmp_path):
     trainer, _ = run(tmp_path, clip_fresh=False)
     assert trainer.epsilon_low == trainer.epsilon_high == math.inf

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -14,11 +15,15 @@ from ..cli.environment import installed_versions, require
 from ..cli.numbers import at_least
 from ..cli.parser import Formatter, Parser
 from ..errors import ConfigurationError
+from ..log import FILE_NAME
 from ..presets import PRESETS, resolve
+from ..runtime.metric_table import FILE_NAME as METRICS
 from .studies.regime import DEMO_PRESETS, REGIMES, Regime
 from .studies.workers import Job, run_jobs
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # nothing is fetched, and nothing is reported
+RUNS = "runs"
+QUESTIONS_A_RUN = 60
 COMPARED = ("pass_at_1", "pass_at_8", "greedy_accuracy")
 
 
@@ -36,6 +41,8 @@ class Comparison:
     presets: tuple[str, ...] = DEMO_PRESETS
     regime: Regime = REGIMES["chains"]
     seeds: tuple[int, ...] = (0,)
+    keep: Path | None = None
+    """Where the runs of the first seed keep their experience, a folder for each preset, to be looked at."""
 
     def __post_init__(self) -> None:
         for preset in self.presets:
@@ -54,6 +61,8 @@ class Comparison:
             for preset in self.presets:
                 name = preset if len(self.seeds) == 1 else f"{preset}, seed {seed}"
                 arguments = {"preset": preset, **common}
+                if self.keep is not None and seed == self.seeds[0]:
+                    arguments["options"] = {"experience_log": str((self.keep / preset / FILE_NAME).resolve())}
                 jobs.append(Job(name, "exgrpo.lab.studies.arm:run_arm", arguments, after=(start.name,), reports=True))
         return jobs
 
@@ -109,7 +118,12 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=_Formatter,
     )
     add = parser.add_argument
-    add("--output_dir", type=Path, default=Path("exgrpo-demo"), help="for results.json and the pictures")
+    add(
+        "--output_dir",
+        type=Path,
+        default=Path("exgrpo-demo"),
+        help="for results.json, the pictures, the page and the runs' experience",
+    )
     add("--task", choices=list(REGIMES), default="chains", help="family of questions, with the sizes that suit it")
     add(
         "--presets",
@@ -153,8 +167,9 @@ def run(argv: Sequence[str]) -> int:
 
     from ..cli.progress import make_display
 
-    comparison = Comparison(tuple(dict.fromkeys(args.presets)), _regime(args), _seeds(args))
+    comparison = Comparison(tuple(dict.fromkeys(args.presets)), _regime(args), _seeds(args), args.output_dir / RUNS)
     args.output_dir.mkdir(parents=True, exist_ok=True)
+    _clear(comparison)
     console = Console()
     display = make_display(console, keep_finished=args.seeds == 1)
     display.say(_headline(comparison))
@@ -270,9 +285,45 @@ def _report(results: Mapping[str, Any], output_dir: Path, console: Any) -> None:
     if results["differences"]:
         rows = [{**row, "figure": row["figure"].replace("pass_at_", "Pass@")} for row in results["differences"]]
         wide.print(rich_table(rows, title="Paired differences, 95 % intervals"))
-    pictures = draw(results, output_dir)
-    for path in (output_dir / "results.json", *pictures):
+    page = _page(results, output_dir)
+    for path in (output_dir / "results.json", *draw(results, output_dir), page):
         wide.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    runs = " ".join(shlex.quote(str(output_dir / RUNS / preset)) for preset in results["presets"])
+    for line in (f"Its page: {page.resolve().as_uri()}", f"All of it, question by question: exgrpo view {runs}"):
+        wide.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _clear(comparison: Comparison) -> None:
+    """Remove what an earlier demo left where the runs keep their experience: a log that is there would be gone on with."""
+    for preset in comparison.presets:
+        assert comparison.keep is not None
+        for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", METRICS):
+            (comparison.keep / preset / name).unlink(missing_ok=True)
+
+
+def _page(results: Mapping[str, Any], output_dir: Path) -> Path:
+    """Write the page of the runs of the first seed, those that replay before the others, held-out figures among the rest."""
+    from ..view.page import write_page
+    from ..view.run import Run
+
+    arms = [arm for arm in results["arms"] if arm["seed"] == results["seeds"][0]]
+    for arm in arms:
+        _add_held_out(output_dir / RUNS / arm["preset"] / METRICS, arm["curve"])
+    first = sorted(arms, key=lambda arm: arm["replay_share"] is None)
+    runs = [Run(output_dir / RUNS / arm["preset"], arm["preset"]) for arm in first]
+    path = output_dir / "demo.html"
+    write_page(runs, path, QUESTIONS_A_RUN)
+    for run in runs:
+        run.close()
+    return path
+
+
+def _add_held_out(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
+    """Put held-out figures into the rows of a training log, as the host logs those of its own evaluations."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows += [{"step": point["step"], "eval_pass_at_1": point["pass_at_1"]} for point in curve]
+    rows.sort(key=lambda row: (row["step"], "eval_pass_at_1" in row))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 EXPLANATION = """\

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PREFIXES = ("fresh/", "replay/")
+FILE_NAME = "metrics.jsonl"
+"""Beside the experience log: what was logged, a line each time."""
 SHOWN = ("basic", "all")
 """Values of the option `replay_metrics`."""
 

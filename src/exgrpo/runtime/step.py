@@ -131,7 +131,7 @@ class ReplayStep:
         advantages = group_advantages(
             values, 1.0, context.scale, batch.replayed_members().to(rewards.device), context.objective.baseline
         )
-        ids = [list(one) for one in completion_ids]
+        ids = list(completion_ids)
         for local, choice in batch.local().items():
             ids[local] = choice.trajectory.completion_ids.tolist()
         to_admit = self._to_admit(groups, outcomes, ids, finish_reasons)
@@ -153,7 +153,7 @@ class ReplayStep:
         flat = outcomes.ravel()
         for row, tokens, finish in zip(batch.rows, ids, finish_reasons, strict=True):
             group = groups[row // batch.num_generations]
-            if group is None or not tokens or row in batch.stored or flat[row] == UNSCORABLE:
+            if group is None or not len(tokens) or row in batch.stored or flat[row] == UNSCORABLE:
                 continue
             if self._planner.wants(group, bool(flat[row] == RIGHT), finish):
                 found[row] = finish

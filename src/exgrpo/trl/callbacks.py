@@ -1,7 +1,10 @@
 """Callbacks of the host: the alarms, and the end of a run whose tokens are spent."""
 
+import json
 import logging
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from accelerate.utils import broadcast_object_list
@@ -156,6 +159,35 @@ def alarm_of(trainer: Watched) -> ReplayAlarm | None:
     """Make the alarm that a trainer's option `alarms` asks for: "warn", "stop", or none for "off"."""
     action = trainer.args.alarms
     return None if action == "off" else ReplayAlarm(action, trainer)
+
+
+class MetricsFile(TrainerCallback):
+    """Write every training log as a line of `metrics.jsonl` beside the experience log, for `exgrpo view`: all metrics of this
+    package, also those that `replay_metrics` leaves out.
+
+    Args:
+        trainer: whose metrics.
+        path: of the file; a run that resumes goes on in it, and what it logged beyond its checkpoint is passed over in reading.
+    """
+
+    def __init__(self, trainer: Watched, path: Path):
+        self.trainer, self.path = trainer, path
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not logs or not state.is_world_process_zero:
+            return
+        values = {**self.trainer.last_metrics, **logs}
+        row = {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, **row}) + "\n")
+        except OSError as error:  # no reason to lose a run
+            if not self._said:
+                logger.warning("%s cannot be written (%s); `exgrpo view` will lack these metrics.", self.path, error)
+            self._said = True
+
+    _said = False
 
 
 class Spending(Protocol):

@@ -42,6 +42,7 @@ from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
 from ..runtime.checkpoint import CheckpointFacts
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
+from ..runtime.metric_table import FILE_NAME as METRICS
 from ..runtime.metric_table import PREFIXES, hidden, metric_of
 from ..runtime.metrics import fresh_metrics
 from ..runtime.padding import without_left_padding
@@ -61,7 +62,7 @@ from ..runtime.skip_rows import counted, only, rows_to_compute, scale_of
 from ..runtime.step import ReplayStep, Stage
 from ..runtime.timing import Stopwatch
 from . import checks, model_card
-from .callbacks import StopAtGeneratedTokens, alarm_of
+from .callbacks import MetricsFile, StopAtGeneratedTokens, alarm_of
 from .config import ExGRPOConfig
 from .generation import gathers_prompts, rows_to_generate
 from .host_metrics import length_metrics, reward_metrics
@@ -170,6 +171,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         self._skips_rows = skips_rows(self)
         if (alarm := alarm_of(self)) is not None:
             self.add_callback(alarm)
+        if config.keeps_log:
+            self.add_callback(MetricsFile(self, config.experience_path.with_name(METRICS)))
 
     @staticmethod
     def _config(given: dict[str, Any]) -> ExGRPOConfig:

@@ -1,18 +1,17 @@
 """`exgrpo experience stats` and `questions`: what a log holds, in figures and question by question."""
 
 import argparse
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...archive.opened import one_moment
 from ...experience.buffer import ExperienceBuffer
 from ...experience.difficulty import buckets_of
 from ...log import LogReader, rebuild
-from ...log.connection import connect, explained, owner_of
+from ...log.connection import owner_of
 from ...log.rebuild import empty_buffer
 from ...log.records import Provenance
 from . import ROWS, log_path
@@ -20,17 +19,6 @@ from .output import bar, counted, prompt_text, quantity, write, write_facts, wri
 
 QUANTILES = (0, 10, 50, 90, 100)
 RECENT = 20
-
-
-@contextlib.contextmanager
-def one_moment(path: Path) -> Iterator[LogReader]:
-    """A reader that sees the log as it is now, also while a run goes on writing it."""
-    connection = connect(path)
-    with contextlib.closing(connection):
-        with explained(path, "reading"):
-            connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM branch").fetchone()
-        yield LogReader(path, connection)
 
 
 def writer_of(path: Path) -> dict[str, Any] | None:
@@ -250,7 +238,7 @@ def questions(args: argparse.Namespace) -> int:
     sql = f"SELECT {', '.join(_FIELDS)} FROM questions WHERE {wanted} ORDER BY {_ORDER[args.sort]} LIMIT ?"
     limit = args.limit if args.limit is not None else 0 if args.json else ROWS
     with one_moment(log_path(args.run)) as reader:
-        rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (limit or -1,))]
+        rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (min(limit, 2**63 - 1) or -1,))]
         (number,) = next(reader.rows(f"SELECT count(*) FROM questions WHERE {wanted}"))
     for row in rows:
         row["retired"] = bool(row["retired"])

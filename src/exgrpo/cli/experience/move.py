@@ -6,13 +6,13 @@ from pathlib import Path
 
 from ...archive import maintenance as upkeep
 from ...archive.dataset_card import CARD, facts_of_card
+from ...archive.decoding import Decoder
 from ...archive.parquet import export as export_to
 from ...errors import ExperienceLogError
 from ...log import LogReader
 from ..main import FAILED, UsageError
 from . import FILE_NAME, log_path, refuse_the_old_order
 from .output import counted, listed, plain, quantity, write, write_json
-from .text import Decoder
 
 
 def export(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...archive.opened import one_moment
 from ...config import SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
 from ...experience.policy_stats import PolicyStats
@@ -16,7 +17,6 @@ from ...log.rebuild import size_of
 from ...replay import FreshStream, ReplayPlanner, StepPlan, expected_count
 from ...replay.gate import Gate
 from ...replay.preview import preview
-from ..experience.look import one_moment
 
 ALL_AGES = 20
 """The latest groups of a made-up pool are 1 to this many optimizer steps old."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ...archive.decoding import Decoder
+from ...archive.opened import one_moment
 from ...errors import ExperienceLogError
 from ...log import LogReader, Provenance
 from ...rewards import TRL_REWARDS, get_reward
@@ -18,9 +20,7 @@ from ...rewards.completion import THINK, THINK_END, boxes, thinking_begun
 from ...rewards.marks import marks
 from ...rewards.number import parse_number
 from ..experience import log_path
-from ..experience.look import one_moment
 from ..experience.output import prompt_text, write, write_facts, write_json, write_table
-from ..experience.text import Decoder
 from ..main import UsageError
 
 DISAGREES, UNSCORABLE = "second verifier: wrong", "second verifier: cannot tell"

@@ -1,0 +1,124 @@
+"""What the next plan would do with each question: its bucket, the weight of that, and how likely it is to be drawn."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import QUESTION_SAMPLERS, ReplayConfig
+from ..errors import ExGRPOError
+from ..experience.buffer import ExperienceBuffer
+from ..experience.difficulty import UNKNOWN, tier_of
+from ..experience.questions import NEVER
+from ..replay import expected_count
+from ..replay.sampling import Pool, bucket_probabilities, pools_of
+from .history import UNSEEN, History
+from .options import configs_of, of_the_user, options_in
+
+Array = NDArray[Any]
+
+
+class NextPlan:
+    """The question sampler of a run on its experience as it stands, without the choice among a question's trajectories.
+
+    Args:
+        history: of the run.
+
+    Attributes:
+        config: of replay.
+        wanted: questions that a plan replays on average.
+        chance: of each question to be among them, (Q,); NaN where it cannot be replayed.
+        weight: of a draw from its bucket, in [0, 1], (Q,).
+        why: why none of this is known; None where it is.
+    """
+
+    def __init__(self, history: History):
+        self.config, _ = configs_of(options_in(history.origin))
+        self._history, size = history, len(history.questions.scorable)
+        self.chance, self.weight = np.full(size, np.nan), np.full(size, np.nan)
+        self.ready: Array = np.full(size, UNKNOWN)
+        self.wanted, self.why = 0.0, self._why_not()
+        if self.why is None:
+            try:
+                self._fill(self._buffer())
+            except (ExGRPOError, ValueError, FloatingPointError) as error:
+                self.why = f"the sampler could not be asked: {error}"
+
+    def _why_not(self) -> str | None:
+        config = self.config
+        if not len(self._history.generations):
+            return "an export has no run that goes on"
+        if config.mixing == "none":
+            return "this run replays nothing (mixing='none')"
+        if config.mixing == "rescue":
+            return "with mixing='rescue' a question is replayed when its fresh group fails, not by plan"
+        return of_the_user(options_in(self._history.origin), QUESTION_SAMPLERS, "question_choice")
+
+    def _buffer(self) -> ExperienceBuffer:
+        """One with what is known of the questions; its table of trajectories stays empty but for their counts."""
+        per, history = self._history.questions, self._history
+        buffer = ExperienceBuffer(len(per.scorable), history.num_generations, self.config)
+        seen = np.flatnonzero(per.seen)
+        stats = buffer.questions
+        stats.observe(seen, per.successes[seen], per.scorable[seen], per.spread[seen])
+        stats.retired[:] = per.retired
+        stats.replayed_at[:] = np.where(per.replayed_at == UNSEEN, NEVER, per.replayed_at)
+        stats.replays[:] = per.chosen
+        buffer.table.count[:] = per.stored
+        buffer.advance(history.step)
+        return buffer
+
+    def _fill(self, buffer: ExperienceBuffer) -> None:
+        self.ready = buffer.ready()
+        rows = self._history.generations
+        batch = int(rows["questions"][-1])
+        share = self.config.replay_probability if self.config.mixing == "coin" else self.config.replay_share
+        self.wanted = float(expected_count(batch, share))
+        pools = [pool for pool in pools_of(buffer, self.config, self._history.step) if pool.room.any()]
+        available = sum(int(pool.room.sum()) for pool in pools)
+        for pool in pools:
+            wanted = self.wanted * pool.room.sum() / available
+            if pool.of_buckets is None:
+                self._each(pool, wanted)
+            else:
+                self._by_bucket(pool, pool.of_buckets, wanted)
+
+    def _by_bucket(self, pool: Pool, of_buckets: Array, wanted: float) -> None:
+        weights = np.where(np.isfinite(of_buckets), 0.0, -np.inf) + np.log(np.maximum(pool.room, 1))
+        chances = bucket_probabilities(weights if pool.uniform else of_buckets, pool.room)
+        for bucket in np.flatnonzero(pool.room).tolist():
+            members = pool.ready == bucket
+            self.weight[members] = chances[bucket]
+            self.chance[members] = min(1.0, wanted * chances[bucket] / pool.room[bucket])
+
+    def _each(self, pool: Pool, wanted: float) -> None:
+        share = bucket_probabilities(pool.log_weights, pool.room)
+        self.weight[pool.candidates.numbers] = share
+        self.chance[pool.candidates.numbers] = np.minimum(1.0, wanted * share)
+
+    def of(self, question: int) -> dict[str, Any]:
+        """For people: bucket, weight, probability, or why there are none."""
+        per, k = self._history.questions, self._history.num_generations
+        bucket = int(self._history.buckets()[question])
+        found: dict[str, Any] = {
+            "bucket": None if bucket == UNSEEN else f"{bucket}/{k}", "tier": None if bucket == UNSEEN else tier_of(bucket, k),
+            "sampler": self.config.question_choice, "wanted": self.wanted, "weight": None, "chance": None,
+        }  # fmt: skip
+        if self.why is None and np.isfinite(self.chance[question]):
+            return {
+                **found,
+                "weight": float(self.weight[question]),
+                "chance": float(self.chance[question]),
+                "why": None,
+            }
+        return {**found, "why": self.why or _why_none(per, question, self.config)}
+
+
+def _why_none(per: Any, question: int, config: ReplayConfig) -> str:
+    if per.retired[question]:
+        return "it is retired: no plan takes it"
+    if not per.seen[question]:
+        return "its accuracy is not known yet"
+    if not per.stored[question] and config.mixing != "prompt":
+        return "nothing of it is stored"
+    return "it rests, or was used as often as is allowed"
