@@ -22,8 +22,11 @@ class RatioStats:
     clamped: Tensor
 
 
-def of_sequences(log_w: Tensor, tokens: Tensor) -> Tensor:
-    """Return the mean of each row over its tokens, on each of them; 0 elsewhere. All (B, T)."""
+def at_level(log_w: Tensor, tokens: Tensor, level: str) -> Tensor:
+    """Return log-ratios as they are (`token`), or the mean of a row's on each of its tokens (`sequence`) [GSPO, Eq. 7]. All
+    (B, T); 0 outside the tokens."""
+    if level != "sequence":
+        return log_w
     means = log_w.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)
     return torch.where(tokens, means, 0.0)
 
