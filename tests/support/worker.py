@@ -21,7 +21,7 @@ from accelerate import PartialState
 from transformers import TrainerCallback
 
 from exgrpo.errors import ExGRPOError
-from exgrpo.experience.events import Admitted, Observed, Replayed, Retired, Stored
+from exgrpo.experience.events import Admitted, Continued, Observed, Replayed, Retired, Skipped, Stored
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.trl import resume
 from exgrpo.trl.checkpoint import is_complete
@@ -82,6 +82,19 @@ def event_row(event) -> list:
         return ["admitted", event.serial, event.question, event.step, event.digest]
     if isinstance(event, Replayed):
         return ["replayed", event.generation, event.question, event.serial, event.moment]
+    if isinstance(event, Continued):
+        counts = [event.successes, event.scorable, event.unscorable]
+        return [
+            "continued",
+            event.generation,
+            event.question,
+            event.serial,
+            event.length,
+            *counts,
+            repr(event.fraction),
+        ]
+    if isinstance(event, Skipped):
+        return ["skipped", event.generation, event.question]
     return ["retired", event.generation, event.question] if isinstance(event, Retired) else [type(event).__name__]
 
 
@@ -144,7 +157,11 @@ def job(output: Path, options: dict) -> dict:
         "rng": hashlib.sha256(torch.random.get_rng_state().numpy().tobytes()).hexdigest(),
         "parameters": {name: sharded.whole(p).flatten().tolist() for name, p in model.named_parameters()},
         "logs": [
-            {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/")) and not k.startswith("replay/time/")}
+            {
+                k: v
+                for k, v in log.items()
+                if k.startswith(("replay/", "fresh/", "prefix/")) and not k.startswith("replay/time/")
+            }
             for log in trainer.state.log_history
         ],
         "evaluated": [log["eval_reward"] for log in trainer.state.log_history if "eval_reward" in log],

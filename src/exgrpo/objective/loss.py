@@ -37,6 +37,7 @@ class Terms:
     config: the constants of the corrections.
     epsilon: of PPO's clip.
     vocabulary: size V of the model's vocabulary, 0 if it is not known.
+    tokens: True on the replayed tokens, (B, T); None: all are.
     """
 
     log_w: Tensor
@@ -45,6 +46,7 @@ class Terms:
     config: ObjectiveConfig
     epsilon: float = 0.2
     vocabulary: int = 0
+    tokens: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,14 @@ def replay_loss(
     log_w = log_ratio(logps, behaviour_logps, tokens)
     own_logps = torch.where(tokens, logps, 0.0).to(log_w.dtype)
     leveled = at_level(log_w, tokens, level)
-    terms = Terms(leveled, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
+    terms = Terms(leveled, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary, tokens)
     correction = CORRECTIONS[config.correction]
     per_token = torch.where(tokens, -_per_token(correction, terms, tokens), 0.0)
     with torch.no_grad():
         cut = correction.traits["clamped"]
         clamped = None if cut is None else _per_token(cut, terms, tokens)
-    return LossOutput((per_token * weights).sum(), per_token.detach(), ratio_stats(log_w.detach(), tokens, clamped))
+    stats = ratio_stats(log_w.detach(), tokens, clamped)
+    return LossOutput((per_token * weights).sum(), per_token.detach(), stats)
 
 
 def _per_token(rule: Callable[[Terms], Tensor], terms: Terms, tokens: Tensor) -> Tensor:
