@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SHARDED := .venv-sharded
+
+VERL := .venv-verl/bin
+VERL_STAMP := .venv-verl/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-browser quick check format docs docs-site release-check clean
+.PHONY: help demo test test-browser test-sharded test-verl quick check format docs docs-site release-check clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,14 +25,38 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5 minutes on 2 cores)
 	$(BIN)/exgrpo demo
 
-quick: $(STAMP)  ## the tests that take less than two seconds each, with fewer random examples
-	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow and not browser'
+quick: $(STAMP)  ## the tests that take less than 0.7 seconds each, with fewer random examples
+	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow and not sharded and not browser'
 
 test: $(STAMP)  ## all tests but those in a browser, on two processes with one thread each
-	$(PYTEST) --dist loadfile -m 'not browser'
+	$(PYTEST) --dist loadfile -m 'not browser and not sharded'
 
 test-browser: $(STAMP)  ## the page of a run in a headless Chromium, which must be installed (apt-get install chromium chromium-driver)
 	EXGRPO_NEEDS_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/view
+
+$(SHARDED)/.installed: pyproject.toml constraints.txt
+	test -x $(SHARDED)/bin/python || $(PYTHON) -m venv $(SHARDED)
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed || \
+	  { echo "make test-sharded: DeepSpeed cannot be installed here (it needs a C++ compiler and the package index)." >&2; exit 1; }
+	touch $@
+
+test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (15 minutes on 2 cores)
+	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(SHARDED)/extensions PATH=$(CURDIR)/$(SHARDED)/bin:$$PATH OMP_NUM_THREADS=1 \
+	  python -m pytest -m sharded tests/sharded
+
+$(VERL_STAMP): pyproject.toml constraints-verl.txt
+	test -x $(VERL)/python || $(PYTHON) -m venv .venv-verl
+	grep -v '^verl==' constraints-verl.txt > .venv-verl/needs.txt
+	$(VERL)/pip install --quiet --disable-pip-version-check -r .venv-verl/needs.txt && \
+	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps -c constraints-verl.txt verl && \
+	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps -e . || \
+	{ echo "make test-verl: verl's environment could not be installed (Python 3.11 or 3.12 is needed). Nothing was tested." >&2; exit 1; }
+	touch $(VERL_STAMP)
+
+test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 15 minutes on 2 cores)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore -m verl tests/verl
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
@@ -54,4 +82,4 @@ release-check: $(STAMP)  ## what a release would ship: versions, notes, files, l
 	$(BIN)/python -m tools.release
 
 clean:  ## the virtual environment, and what tools leave behind
-	rm -rf $(VENV) .venv-docs site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SHARDED) .venv-verl .venv-docs site .pytest_cache .mypy_cache .ruff_cache

@@ -104,6 +104,7 @@ class Campaign:
         self.problems: list[str] = []
         self.skipped: dict[str, str] = {}
         self.litter = 0
+        self.stops = False
         self.references = {config: reference(config, root) for config in configs}
         self._number = 0
         self._bases: dict[tuple[str, bool], Run] = {}
@@ -181,7 +182,7 @@ class Campaign:
                     self.case(kind, self.rng.choice(list(self.references)), 1)
             return
         deck: list[str] = []
-        while sum(self.row(kind).faults for kind in kinds) < count:
+        while sum(self.row(kind).faults for kind in kinds) < count and not self.stops:
             if not deck:
                 deck = [kind for kind in kinds for _ in range(SHARES[kind])]
                 self.rng.shuffle(deck)
@@ -632,6 +633,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp())
     try:
         campaign = Campaign(root, options.seed)
+        signal.signal(signal.SIGINT, lambda *_: setattr(campaign, "stops", True))  # what was done by then counts
         counts = (len(KINDS), 1, 1, 1, 1) if options.quick else (options.kills, 100, 50, 5, 6)
         if options.only_kills:
             campaign.kill(counts[0])

@@ -50,8 +50,8 @@ from exgrpo.log import LogReader, LogWriter, StoredTrajectories, rebuild, schema
 from exgrpo.log.commits import Commit
 from exgrpo.log.connection import SYNCHRONOUS
 from exgrpo.log.filesystem import VARIABLE, WAL
+from exgrpo.log.question_map import QuestionMap
 from exgrpo.log.reader import SERIAL_MASK
-from exgrpo.log.rebuild import size_of
 from exgrpo.runtime.checkpoint import CheckpointFacts
 from exgrpo.runtime.session import ExperienceSession
 from exgrpo.runtime.step import ReplayStep
@@ -143,17 +143,16 @@ def _timed(name: str) -> bool:
 
 def rebuilt(trainer: ExGRPOTrainer) -> dict[str, str]:
     """The buffer as it follows from the file, with and without its snapshot."""
-    found, like, here = {}, trainer.planner.buffer, {key: i for i, key in enumerate(trainer.questions.keys)}
+    found, like = {}, trainer.planner.buffer
     for name, use in (("rebuilt", True), ("rebuilt without snapshot", False)):
         try:
             with LogReader(trainer.args.experience_path) as reader:
                 position = trainer.experience.position or reader.position()
-                indices = np.full(size_of(reader), -1, np.int32)
-                for number, question in reader.questions():
-                    indices[number] = here.get(question.key, -1)
-                store = StoredTrajectories(reader, reader.lineage(position), lambda number, at=indices: int(at[number]))
+                listed = ((number, facts.key) for number, facts in reader.questions())
+                questions = QuestionMap(trainer.questions.keys, listed)
+                store = StoredTrajectories(reader, reader.lineage(position), questions.question_of)
                 buffer = type(like)(like.num_questions, like.num_generations, like.config, store, types=like.types)
-                rebuild(reader, buffer, position, indices, use)
+                rebuild(reader, buffer, position, questions, use)
                 found[name] = fingerprint_of(buffer)
         except ExperienceLogError as error:
             found[name] = f"{type(error).__name__}: {error}"
@@ -457,6 +456,9 @@ class _Files:
 
 # Attempts ---------------------------------------------------------------------------------------------------------------
 
+HUNG = 3600.0
+"""Seconds after which a run counts as hung: so many that a busy machine is not taken for a deadlock."""
+
 
 @dataclass
 class Outcome:
@@ -543,7 +545,7 @@ class Run:
             json.dump(dataclasses.asdict(outcome), file)
         os._exit(0)
 
-    def wait(self, pid: int, begun: float | None = None, timeout: float = 120.0) -> Outcome:
+    def wait(self, pid: int, begun: float | None = None, timeout: float = HUNG) -> Outcome:
         begun = time.monotonic() if begun is None else begun
         hung = False
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
@@ -570,7 +572,7 @@ class Run:
         kill: Kill | None = None,
         arrange: Callable[[], None] | None = None,
         resume: str | None = "",
-        timeout: float = 120.0,
+        timeout: float = HUNG,
     ) -> Outcome:
         begun = time.monotonic()
         outcome = self.wait(self.start(kill, arrange, resume), begun, timeout)

@@ -25,8 +25,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, save
-
 from exgrpo.rewards import pool
 
 try:
@@ -589,6 +587,8 @@ def main() -> None:
     if arguments.judge is not None:
         judge(arguments.judge)
         return
+    from machine import RESULTS, save  # not for --judge: another version may not have what it needs
+
     sets = load(arguments.data) if arguments.data else {}
     if not sets:
         sys.exit(f"{arguments.data} has no *.jsonl.gz files")

@@ -226,6 +226,7 @@ def test_one_name_is_in_both_configurations():
 
 @pytest.mark.parametrize("kind", [c for c in vars(errors).values() if isinstance(c, type)], ids=lambda c: c.__name__)
 def test_every_error_goes_through_pickle(kind):
+    """As launchers, data loaders and process pools send what a worker raised."""
     error = kind("torch", "trl", "Training") if kind is MissingExtraError else kind("what was wrong")
     back = pickle.loads(pickle.dumps(error))
     assert (type(back), str(back), back.args) == (kind, str(error), error.args)

@@ -426,6 +426,7 @@ def test_a_run_goes_on_after_prune_as_without(log, tmp_path):
     assert verify(path) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
 def test_prune_never_breaks_what_remains(tmp_path_factory, data):

@@ -110,6 +110,7 @@ def test_many_parts_and_row_groups(log, tmp_path, monkeypatch):
     assert (report.trajectories, report.tokens) == (len(rows), sum(len(row[0]) for _, row in rows))
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 1000),

@@ -509,8 +509,14 @@ def test_export_and_import(folder, say, tmp_path):
 
 
 def test_merge(folder, say, tmp_path):
-    found = say("merge", folder, folder / "experience.db", "--into", tmp_path / "both", "--json")
-    assert [source["name"] for source in found["sources"]] == [str(folder / "experience.db")] * 2
+    say("export", folder, tmp_path / "export")
+    say("import", tmp_path / "other.db", tmp_path / "export")
+    found = say("merge", folder, tmp_path / "other.db", "--into", tmp_path / "both", "--json")
+    assert [source["name"] for source in found["sources"]] == [
+        str(folder / "experience.db"),
+        str(tmp_path / "other.db"),
+    ]
+    assert "name each log once" in say("merge", folder, folder / "experience.db", "--into", tmp_path / "twice", code=2)
     assert found["into"] == str(tmp_path / "both/experience.db")
     assert "taken over" in say("merge", folder, "--into", tmp_path / "one.db")
     assert "exists already" in say("merge", folder, "--into", tmp_path / "one.db", code=1)
@@ -704,3 +710,52 @@ def test_nothing_that_a_dataset_says_commands_the_terminal(tmp_path, capsys):
         shown = capsys.readouterr().out
         assert "clear" in shown
         assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}, argv
+
+
+# What no one should type, and what disks do ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["x" * 300, "~nobody-of-this-name/run", "nul\0", "/dev/null", "circle"])
+def test_a_run_that_cannot_be_a_path_is_wrong_usage(folder, say, run):
+    Path("circle").symlink_to("circle")
+    assert "Give an output_dir that holds experience.db" in say("stats", run, code=2)
+
+
+def test_numbers_beyond_those_of_the_file_are_numbers_all_the_same(folder, say):
+    far = 10**30
+    assert say("questions", folder, "--limit", far, "--json") == say("questions", folder, "--limit", 0, "--json")
+    assert "holds nothing at or before step" in say("fork", folder, "--step", -far, code=2)
+    planned = say("prune", folder, "--before_step", far, "--dry_run", "--json")
+    assert planned["tokens"] == say("prune", folder, "--before_step", 10**6, "--dry_run", "--json")["tokens"]
+    assert say("fork", folder, "--step", far, "--json")["step"] == say("stats", folder, "--json")["now"]["step"]
+
+
+def test_a_statement_is_not_blamed_for_damage(folder, say):
+    path = folder / "experience.db"
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+    assert "experience.db is damaged" in say("sql", folder, "SELECT count(*) FROM observation", code=1)
+
+
+def test_prune_keeps_what_checkpoints_of_other_names_need(folder, say):
+    whole = say("prune", folder, "--dry_run", "--json")
+    (folder / "checkpoint-7").rename(folder / "the best")
+    renamed = say("prune", folder, "--dry_run", "--json")
+    assert renamed["checkpoints"] == ["checkpoint-13", "the best"]
+    assert {**renamed, "checkpoints": 0} == {**whole, "checkpoints": 0}
+    (folder / "the best" / "exgrpo.json").unlink()
+    (folder / "the best" / "exgrpo.json").mkdir()
+    assert "what this checkpoint needs of the log is not known" in say("prune", folder, code=1)
+
+
+def test_an_output_that_lacks_a_sign_gets_its_escape(folder):
+    """Also for half of a surrogate pair, which no output has."""
+    columns = json.dumps({"answer": "\ud800 \u2260"})
+    with sqlite3.connect(folder / "experience.db") as connection:
+        connection.execute("UPDATE question SET columns = ?, prompt = '\u2260' WHERE id = 1", (columns,))
+    connection.close()
+    command = [sys.executable, "-m", "exgrpo", "experience", "show", str(folder), "q:1"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\ud800 \\u2260" in done.stdout

@@ -1,5 +1,6 @@
 """`exgrpo train`: recipes, refusals before the model is loaded, and one run for real."""
 
+import inspect
 import json
 import re
 import shlex
@@ -15,6 +16,7 @@ from exgrpo.cli.main import UsageError, main
 from exgrpo.cli.train import read_recipe, split_config
 from exgrpo.errors import ConfigurationError, DatasetError
 
+LAUNCHES = sorted((Path(__file__).parents[2] / "recipes" / "accelerate").glob("*.yaml"))
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 CPU = ["--use_cpu", "--bf16", "false"]
 TWO_QUESTIONS = [
@@ -406,3 +408,21 @@ def test_ctrl_c_before_the_first_checkpoint(tmp_path, monkeypatch, capsys):
 def test_max_bad_golds_is_a_share(share):
     with pytest.raises(ConfigurationError, match=r"max_bad_golds must be a share in \[0, 1\]"):
         settings(*CPU, "--dataset_name", "x", "--max_bad_golds", share)
+
+
+@pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
+def test_accelerate_takes_its_files(path):
+    """Accelerate refuses what it does not know, and says nothing of what it leaves out: what is said is what is done."""
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    config = load_config_from_file(str(path))
+    if path.stem == "fsdp2":
+        plugin = inspect.signature(FullyShardedDataParallelPlugin).parameters
+        names = {name if name == "fsdp_version" else name.removeprefix("fsdp_") for name in config.fsdp_config}
+        renamed = {"offload_params": "cpu_offload"}
+        assert {renamed.get(name, name) for name in names} <= plugin.keys()
+        assert config.fsdp_config["fsdp_version"] == 2
+    else:
+        assert config.deepspeed_config["zero_stage"] == 3
+    assert config.num_processes == 8

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.launch import launch_all
+from tests.support.runs import COMMON, SAVING, difference, without_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -13,13 +14,6 @@ pytestmark = pytest.mark.slow
 def launch(output: Path, world: int, **options) -> list[dict]:
     """One run; what each rank says of it."""
     return [results[0] for results in launch_all(output, world, [options])]
-
-
-def difference(a: dict, b: dict) -> float:
-    return max(float(np.max(np.abs(np.subtract(a[name], b[name])))) for name in a)
-
-
-COMMON = dict(max_steps=6, start_pass_at_1=0.0, learning_rate=1e-3, logging_steps=1)
 
 
 BOTH = {
@@ -97,7 +91,8 @@ def test_two_ranks_do_what_one_does(on_both, name):
     single, first, second = on_both[name]
     assert first["fingerprint"] == second["fingerprint"]
     assert first["parameters"] == second["parameters"]
-    assert first["events"] == second["events"] == single["events"]
+    assert first["events"] == single["events"]
+    assert without_tokens(first["events"]) == second["events"]
     assert any(event[0] == "replayed" for event in single["events"])
     assert any(event[0] == "retired" for event in single["events"])
     assert first["generated_tokens"] == single["generated_tokens"]
@@ -117,7 +112,7 @@ def test_real_sampling_leaves_both_ranks_alike(on_both, preset):
     _, first, second = on_both[f"sampled {preset}"]
     assert first["fingerprint"] == second["fingerprint"]
     assert first["parameters"] == second["parameters"]
-    assert first["events"] == second["events"]
+    assert without_tokens(first["events"]) == second["events"]
     assert any(event[0] == "admitted" for event in first["events"])
 
 
@@ -143,7 +138,7 @@ def test_a_rank_with_nothing_to_generate_does_not_hang(tmp_path):
     first, second = launch(
         tmp_path / "two", 2, scripted=True, count_calls=True, questions=4, retirement="never", **options
     )
-    assert first["events"] == second["events"]
+    assert without_tokens(first["events"]) == second["events"]
     replays = sum(event[0] == "replayed" for event in first["events"])
     assert replays >= 3
     calls = [len((tmp_path / "two" / f"calls-{rank}.txt").read_text().split()) for rank in (0, 1)]
@@ -151,9 +146,6 @@ def test_a_rank_with_nothing_to_generate_does_not_hang(tmp_path):
 
 
 # Resuming ---------------------------------------------------------------------------------------------------------------
-
-SAVING = dict(COMMON, max_steps=8, save_strategy="steps", save_steps=1, learning_rate=1e-2, scripted=False)
-
 
 RESUMED = {
     "exgrpo": (3, {"preset": "exgrpo", "per_device_train_batch_size": 16}),

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from exgrpo.errors import ConfigurationError, DatasetError
 from exgrpo.evaluation import evaluate_policy
-from exgrpo.evaluation.generation import _batches
+from exgrpo.evaluation.generation import batches_of
 from exgrpo.rewards import numeric_reward
 
 SYMBOLS = ["<pad>", "<eos>", "<unk>", *"0123456789+=UA"]
@@ -257,7 +257,7 @@ def test_refusals(model, tokenizer):
 
 def test_batches_keep_equal_lengths_together():
     lengths = [3] * 10 + [4] * 10 + [9, 8]
-    batches = _batches(lengths, 8)
+    batches = batches_of(lengths, 8)
     assert sorted(index for batch in batches for index in batch) == list(range(22))
     assert all(len(batch) <= 8 for batch in batches)
     assert [sorted({lengths[i] for i in batch}) for batch in batches] == [[3], [3], [4], [4], [8, 9]]

@@ -29,6 +29,7 @@ def _none_left():
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_results_progress_and_order():
     jobs = [
         job("b", "double", after=("a",), number=4),
@@ -53,12 +54,14 @@ def test_one_thread_is_set_before_anything_is_imported():
     assert not events[-1][2]["torch"]
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_ends_the_others_and_says_why():
     with pytest.raises(WorkerError, match="bad failed: ValueError: out of tune") as caught:
         run([job("long", "sleep", seconds=1e6), job("bad", "fail", message="out of tune")])
     assert "Traceback" in caught.value.details
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named():
     with pytest.raises(WorkerError, match="process of short-lived ended with exit code 7"):
         run([job("short-lived", "die", code=7)])

@@ -257,6 +257,24 @@ def test_a_log_that_goes_while_it_is_written_is_missed_at_the_next_commit(tmp_pa
     run.close()
 
 
+def test_a_file_system_that_is_away_for_a_moment_has_not_lost_the_log(tmp_path, monkeypatch):
+    run = Run(tmp_path / "experience.db")
+    stat = Path.stat
+
+    def away(path, **kwargs):
+        if path == run.path:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return stat(path, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", away)
+        run.generation()
+    run.generation()
+    run.close()
+    assert verify(run.path) == []
+    assert not list(tmp_path.glob("*left-behind*"))
+
+
 @pytest.mark.parametrize("first_to_commit", [0, 1])
 def test_two_writers_without_the_lock_s_file_do_not_mix(tmp_path, first_to_commit):
     runs = [Run(tmp_path / "experience.db")]

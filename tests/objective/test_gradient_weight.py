@@ -134,11 +134,11 @@ def test_a_replayed_failure_and_a_stale_one():
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", ["none", "group"])
 @pytest.mark.parametrize("correction", CORRECTIONS)
-@pytest.mark.parametrize("stored", [(), (1.0,), (1.0, 1.0), (1.0, 0.5, 0.0)], ids=len)
+@pytest.mark.parametrize("stored", [(), (1.0,), (1.0, 0.5, 0.0)], ids=len)
 def test_equal_to_the_gradient_of_a_whole_group(baseline, scale, correction, stored):
     """Every member one token, through `group_advantages` and `mixed_loss`."""
     k, vocabulary, probability = 6, 12, 0.3
-    for w, weight in itertools.product((0.3, 1.0, 2.5), (1.0, 4.0)):
+    for w, weight in itertools.product((0.3, 2.5), (1.0, 4.0)):
         config = ObjectiveConfig(correction=correction, baseline=baseline, positive_weight=weight)
         for successes in range(k - len(stored) + 1):
             rewards = torch.zeros(1, k, dtype=torch.float64)

@@ -178,6 +178,7 @@ batches = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     batches=batches, retired=st.sets(question, max_size=2), capacity=st.sampled_from([1000, 9, 5, 2, 1, 0]),

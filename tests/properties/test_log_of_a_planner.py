@@ -38,7 +38,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", range(60))
+@pytest.mark.parametrize("case", [*range(10), *(pytest.param(case, marks=pytest.mark.slow) for case in range(10, 50))])
 def test_reopened_planners_plan_alike(tmp_path, case):
     """It stops at some generations; the last commit that counts then lies up to three before."""
     draw = random.Random(case)

@@ -70,7 +70,9 @@ POOLS = [
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize(("n", "sizes"), POOLS)
+@pytest.mark.parametrize(
+    ("n", "sizes"), [POOLS[0], *(pytest.param(*pool, marks=pytest.mark.slow) for pool in POOLS[1:])]
+)
 def test_counts_follow_the_exact_law(choice, n, sizes):
     draws, buffer, config = 4000, pool(sizes), ReplayConfig(question_choice=choice, sigma=0.3)
     bucket_of_question = np.repeat(np.arange(len(sizes)), sizes)

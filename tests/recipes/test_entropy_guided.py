@@ -618,6 +618,7 @@ def test_text_is_for_policies_that_are_functions():
 # The room ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_names_load_what_they_need():
     code = (
         "import sys, exgrpo.recipes as r; r.TrajectoryBuffer, r.Sample, r.DifficultyBucketer, r.SelectiveReplay;"

@@ -252,6 +252,7 @@ def test_a_share_of_none_says_so():
     assert lab.plan(10, epoch=1.0).num_replayed == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", ["share", "added", "prompt"])
 def test_less_than_one_question_is_a_coin(mixing):
     """[ALGORITHM: n = floor(rho B)] would be 0 for good; rho B is then how often one question is replayed."""

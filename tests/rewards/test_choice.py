@@ -47,7 +47,7 @@ from exgrpo.rewards.choice import final_choice, parse_label
         (r"\boxed{\textcolor{red}{C}}", "C"), (r"\boxed{\left(C\right)}", "C"), (r"\boxed{\,\textit{C}\ }", "C"),
         (r"\boxed{C or Ｄ}", None), (r"\boxed{C 𝐃}", None), (r"\boxed{C \mathsf{D}}", None), (r"\boxed{C\\D}", None),
         (r"\boxed{C\quad\text{D}}", None), (r"\boxed{\overline{C}}", None), (r"\boxed{C}, D", None),
-        (r"$\boxed{C}$ or $D$.", None), (r"\boxed{C}, and D is wrong", "C"),
+        (r"$\boxed{C}$ or $D$.", None), (r"\boxed{C}, and D is wrong", "C"), (r"\boxed{C}, 12.", "C"),
         (r"\boxed{\boxed{C}}", "C"), (r"\boxed{C: a planet}", "C"), ("The answer is C, which is a planet.", "C"),
     ],
 )  # fmt: skip

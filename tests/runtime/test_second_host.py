@@ -19,7 +19,7 @@ from exgrpo.runtime.context import Progress
 from exgrpo.runtime.session import ExperienceSession
 from exgrpo.runtime.step import ReplayStep, Stage
 from tests.support import harness as h
-from tests.support.threads import on_ranks
+from tests.support.threads import on_ranks, tokens_everywhere
 
 STEPS = 6
 PRESETS = {
@@ -83,7 +83,8 @@ class ColumnHost:
         for number in range(len(self.recorded.iterations)):
             self.number = number
             self._step_once(questions)
-        self.fingerprint = fingerprint_of(self.planner.buffer)  # on all ranks: the main one holds the tokens
+        with tokens_everywhere(self.planner.buffer, self.comm):
+            self.fingerprint = fingerprint_of(self.planner.buffer)
         self.session.close(self.planner, done=True)
         return self
 
@@ -179,7 +180,8 @@ def test_the_hooks_of_another_host_leave_the_same_experience(tmp_path, monkeypat
             assert ours[metric] == pytest.approx(theirs[metric], rel=1e-5, abs=1e-6), metric
     if world_size > 1:
         assert hosts[0].comm.calls == hosts[1].comm.calls
-        assert hosts[0].comm.calls.count("gather") == 2 * STEPS  # the host's own for the rewards, and one to finish
+        assert hosts[0].comm.calls.count("gather") == STEPS  # the host's own for the rewards
+        assert hosts[0].comm.calls.count("to_main") == STEPS  # one to finish
 
 
 def test_each_call_comes_once_and_in_order(tmp_path):

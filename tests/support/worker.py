@@ -4,7 +4,7 @@ OUTPUT/rank-N.json.
 Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 
 Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
-(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`.
+(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be).
 """
 
 import faulthandler
@@ -19,10 +19,12 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from exgrpo.experience.events import Admitted, Observed, Replayed, Retired
+from exgrpo.errors import ExGRPOError
+from exgrpo.experience.events import Admitted, Observed, Replayed, Retired, Stored
 from exgrpo.experience.replayed import fingerprint_of
 from tests.support import harness as h
 from tests.support import sharded
+from tests.support.threads import tokens_everywhere
 from trl import GRPOTrainer
 
 GrpoGeneration = GRPOTrainer._generate_single_turn
@@ -72,7 +74,9 @@ def event_row(event) -> list:
         ]
     if isinstance(event, Admitted):
         t = event.trajectory
-        return ["admitted", event.serial, t.question, t.completion_ids.tolist(), t.step, t.finish_reason]
+        return ["admitted", event.serial, t.question, t.step, t.digest, t.completion_ids.tolist(), t.finish_reason]
+    if isinstance(event, Stored):  # how all but the main process hear of it
+        return ["admitted", event.serial, event.question, event.step, event.digest]
     if isinstance(event, Replayed):
         return ["replayed", event.generation, event.question, event.serial, event.moment]
     return ["retired", event.generation, event.question] if isinstance(event, Retired) else [type(event).__name__]
@@ -83,9 +87,18 @@ def main() -> None:
     faulthandler.dump_traceback_later(int(os.environ.get("DUMP_TRACEBACK_AFTER", "1140")))
     torch.set_num_threads(1)
     sharded.fsdp_on_cpus()
-    results = [job(output, options) for options in jobs]
+    results = [refused(output, options) if options.pop("refused", False) else job(output, options) for options in jobs]
     rank = PartialState().process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(results))
+
+
+def refused(output: Path, options: dict) -> dict:
+    """A run that must be refused; why it was, on this process."""
+    try:
+        job(output, options)
+    except ExGRPOError as error:
+        return {"world": PartialState().num_processes, "refused": str(error)}
+    raise AssertionError(f"not refused: {options}")
 
 
 def job(output: Path, options: dict) -> dict:
@@ -119,7 +132,7 @@ def job(output: Path, options: dict) -> dict:
         "held": held.by,
         "events": [event_row(event) for event in trainer.events],
         "behaviour": [e.trajectory.behaviour_logps.tolist() for e in trainer.events.of(Admitted)],
-        "fingerprint": fingerprint_of(trainer.planner.buffer) if trainer.planner else None,
+        "fingerprint": _fingerprint(trainer),
         "generated_tokens": trainer.generated_tokens,
         "step": trainer.state.global_step,
         "experience_at_start": start,
@@ -132,6 +145,13 @@ def job(output: Path, options: dict) -> dict:
         ],
         "evaluated": [log["eval_reward"] for log in trainer.state.log_history if "eval_reward" in log],
     }
+
+
+def _fingerprint(trainer) -> str | None:
+    if trainer.planner is None:
+        return None
+    with tokens_everywhere(trainer.planner.buffer, trainer.comm):
+        return fingerprint_of(trainer.planner.buffer)
 
 
 def _lora():
@@ -179,8 +199,10 @@ class AtStart(TrainerCallback):
             return
         buffer = self.trainer.planner.buffer
         slots = sorted(buffer.live_slots().tolist(), key=lambda slot: buffer.column("serial")[slot])
+        with tokens_everywhere(buffer, self.trainer.comm):
+            found = buffer.get_many(slots)
         self.found["trajectories"] = [
-            [t.question, t.completion_ids.tolist(), t.behaviour_logps.tolist(), t.step] for t in buffer.get_many(slots)
+            [t.question, t.completion_ids.tolist(), t.behaviour_logps.tolist(), t.step] for t in found
         ]
         self.found["accuracies"] = [
             buffer.questions.successes.tolist(),

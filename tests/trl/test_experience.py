@@ -150,6 +150,7 @@ def test_a_new_run_in_an_old_folder_starts_empty_and_keeps_the_old_experience(tm
     assert count == 2 * visible > 16
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_leaves_a_log_that_the_run_continues_from(tmp_path):
     calls = []
 
@@ -211,6 +212,7 @@ def test_a_reader_during_training_neither_blocks_nor_is_blocked(tmp_path):
     assert seen[0] == seen[1] < seen[2]
 
 
+@pytest.mark.slow
 def test_a_second_trainer_is_refused(tmp_path):
     refusals = []
 
@@ -224,6 +226,7 @@ def test_a_second_trainer_is_refused(tmp_path):
     make(tmp_path).train()  # now it is free
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path):
     code = (
         "import sys; from exgrpo.log import LogWriter\n"
@@ -254,6 +257,7 @@ def bank(tmp_path):
     return trainer, tmp_path / "bank"
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_s_experience(tmp_path, bank, caplog):
     old, folder = bank
     new = make(tmp_path / "new", model=h.tiny_model(seed=5), experience_from=str(folder))
@@ -278,6 +282,7 @@ def test_a_run_starts_from_another_s_experience(tmp_path, bank, caplog):
     )
 
 
+@pytest.mark.slow
 def test_a_run_resumes_after_it_started_from_another_s_experience(tmp_path, bank):
     options = dict(experience_from=str(bank[1]), save_strategy="steps", save_steps=2, model=h.tiny_model(seed=5))
     whole = make(tmp_path / "whole", **options)
@@ -334,6 +339,7 @@ def test_another_tokenizer_or_template(tmp_path, how, caplog):
     assert not [event for event in second.events.of(Admitted) if event.trajectory.step < 0]
 
 
+@pytest.mark.slow
 def test_other_reward_functions_score_again(tmp_path, bank, caplog):
     """[ALGORITHM: rewards of replayed rows]: names, versions, weights differ -> recorded completions are scored again."""
 
@@ -357,6 +363,7 @@ def test_other_reward_functions_score_again(tmp_path, bank, caplog):
     assert f"{out} not right under this run's reward functions" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["dataset", "reward functions"])
 def test_resuming_under_other_circumstances_is_said_and_mixes_nothing_in(tmp_path, what, caplog):
     options = dict(save_strategy="steps", save_steps=2)
@@ -603,6 +610,7 @@ def test_the_sql_of_the_page(rich_log, query):
 # Mishaps ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_start_that_failed_can_be_tried_again(tmp_path, bank):
     trainer = make(tmp_path / "new", experience_from=str(tmp_path / "nowhere"))
     with pytest.raises(ExperienceLogError, match="there is no experience log"):
@@ -633,6 +641,7 @@ def test_a_write_ahead_log_that_was_left_is_not_taken_for_that_of_a_new_log(tmp_
     assert (tmp_path / "experience.db.left-behind-wal").read_bytes() == copy
 
 
+@pytest.mark.slow
 def test_a_second_trainer_by_another_name_of_the_file_is_refused(tmp_path):
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "experience.db").symlink_to(tmp_path / "real" / "experience.db")
@@ -649,6 +658,7 @@ def test_a_second_trainer_by_another_name_of_the_file_is_refused(tmp_path):
     assert (tmp_path / "link" / "experience.db").is_symlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -18,6 +18,24 @@ from exgrpo.experience.trajectory import Trajectory
 from tests.support import harness as h
 
 
+def at_level(log_w: torch.Tensor, level: str) -> torch.Tensor:
+    """Log-ratios of a completion's tokens, or the mean of them on each."""
+    return log_w.mean().expand_as(log_w) if level == "sequence" else log_w
+
+
+def fresh_gain(logp, log_old, advantage: float, args, engine=None) -> torch.Tensor:
+    """What the tokens of a fresh completion contribute: PPO's clip, or CISPO's; `engine`: its log-probs where vLLM sampled."""
+    w = at_level(logp - log_old, args.importance_sampling_level).exp()
+    if args.loss_type == "cispo":
+        gain = w.detach().clamp(max=args.epsilon_high or args.epsilon) * advantage * logp
+    else:
+        gain = torch.minimum(w * advantage, w.clamp(1 - args.epsilon, 1 + args.epsilon) * advantage)
+    if engine is None:
+        return gain
+    ratio = log_old - engine
+    return gain * (ratio.sum() if "sequence" in args.vllm_importance_sampling_mode else ratio).exp().clamp(max=3.0)
+
+
 def token_gain(log_w: torch.Tensor, logp: torch.Tensor, advantage: float, objective) -> torch.Tensor:
     """What a replayed token contributes, straight from the formulas."""
     w = log_w.exp()
@@ -52,6 +70,8 @@ class Reference(TrainerCallback):
     def __init__(self):
         self.compared = []
         self.ratios = []
+        self.fresh_ratios = []
+        self.sampled_by = None, None
 
     def attach(self, trainer):
         self.trainer = trainer
@@ -65,6 +85,9 @@ class Reference(TrainerCallback):
         model = type(trained)(copy.deepcopy(trained.config)).double()  # a fresh one: TRL patched the other's forward
         model.load_state_dict(trained.state_dict())
         frozen = copy.deepcopy(model)
+        if self.sampled_by[0] is not generation:  # the first update of a generation: this policy sampled it
+            self.sampled_by = generation, copy.deepcopy(model)
+        sampler = self.sampled_by[1]
         if args.beta:
             frozen.load_state_dict(trainer.accelerator.unwrap_model(trainer.ref_model).state_dict())
         k, questions = trainer.num_generations, trainer.questions
@@ -85,9 +108,13 @@ class Reference(TrainerCallback):
                     stored = trainer.behaviour[generation.batch.stored[row][0].serial]
                     log_w = logp - torch.tensor(stored.behaviour_logps.astype(np.float64))
                     self.ratios += log_w.detach().tolist()
+                    log_w = at_level(log_w, args.importance_sampling_level)
                     gain = token_gain(log_w, logp, advantage, objective).sum()
                 else:
-                    gain = ((logp - logp.detach()).exp() * advantage).sum()
+                    log_old = logps_of(sampler, prompt, ids, trainer.temperature).detach()
+                    self.fresh_ratios += (logp - log_old).detach().tolist()
+                    engine = trainer.engine(row, ids) if hasattr(trainer, "engine") else None
+                    gain = fresh_gain(logp, log_old, advantage, args, engine).sum()
                     if args.beta:  # of fresh rows alone
                         log_reference = logps_of(frozen, prompt, ids, trainer.temperature).detach() - logp
                         ratio = (logp - logp.detach()).exp() if args.use_bias_correction_kl else 1.0
@@ -96,6 +123,7 @@ class Reference(TrainerCallback):
                     "dr_grpo": generation.batch.size * trainer.max_completion_length,
                     "grpo": generation.batch.size * len(ids),
                     "dapo": total_tokens,
+                    "cispo": total_tokens,
                 }[args.loss_type]
                 loss = loss - gain / norm
         loss.backward()
@@ -122,10 +150,12 @@ def script(generation: int, prompt: str, member: int) -> str:
     return "z" * (1 + (member * 3 + generation * 5 + i) % 11) + "$"
 
 
-def run(tmp_path, *, tamper=None, model=None, tokenizer=None, dataset=None, **options):
-    args = h.config(tmp_path, max_steps=5, start_pass_at_1=0.0, max_grad_norm=0.0, **options)
+def run(tmp_path, *, tamper=None, model=None, tokenizer=None, dataset=None, engine=None, **options):
+    args = h.config(tmp_path, **{"max_steps": 5, "start_pass_at_1": 0.0, "max_grad_norm": 0.0, **options})
     trainer = h.trainer(args, dataset or h.questions(24, width=5), script=script, model=model, tokenizer=tokenizer)
     trainer.behaviour = {}
+    if engine is not None:
+        trainer.use_vllm, trainer.engine = True, engine
 
     def listener(event):
         trainer.events(event)
@@ -144,6 +174,7 @@ CORRECTIONS = ["shaped", "clip", "truncated", "none"]
 CUTS = {"whole": (32, 1), "halves": (16, 2), "eighths": (4, 8)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("cut", CUTS)
 def test_gradient_equals_the_reference(tmp_path, correction, cut):
@@ -158,6 +189,7 @@ def test_gradient_equals_the_reference(tmp_path, correction, cut):
     assert len(lengths) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
 @pytest.mark.parametrize("options", [{}, {"scale_rewards": "group"}, {"preset": "rescue"}])
 def test_gradient_of_each_loss_type(tmp_path, loss_type, options):
@@ -167,6 +199,59 @@ def test_gradient_of_each_loss_type(tmp_path, loss_type, options):
     reference.check(atol=2e-5)
 
 
+LEVELS = {
+    "sequence": {"importance_sampling_level": "sequence"},
+    "sequence, dapo, group": {
+        "importance_sampling_level": "sequence", "loss_type": "dapo", "scale_rewards": "group",
+    },
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.05},
+    "cispo, sequence, rescue": {"loss_type": "cispo", "epsilon_high": 1.05, "importance_sampling_level": "sequence",
+                                "preset": "rescue", "max_steps": 12},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("name", LEVELS)
+def test_importance_of_sequences_and_cispo(tmp_path, name, correction):
+    """Three updates of each generation, so that fresh completions have ratios too, some beyond the clip."""
+    _, reference = run(tmp_path, correction=correction, num_iterations=3, learning_rate=1e-2, **LEVELS[name])
+    reference.check(atol=2e-5)
+    assert np.std(reference.ratios) > 0.01
+    assert max(map(abs, reference.fresh_ratios)) > 0.2
+
+
+def of_the_engine(row: int, ids: list[int]) -> torch.Tensor:
+    """Log-probs that no policy has: the ratio to the trainer's is cut for some tokens, and not for others."""
+    return torch.tensor([-6.0 + 0.5 * ((row + place) % 9) for place in range(len(ids))], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_truncate"])
+@pytest.mark.parametrize("options", [{}, {"preset": "rescue"}, {"loss_type": "cispo", "epsilon_high": 2.0}])
+def test_vllms_correction_is_of_fresh_rows(tmp_path, monkeypatch, mode, options):
+    """TRL weighs fresh tokens by trainer over engine; a stored completion has no part in it, whatever the mode."""
+
+    def generate(self, prompt_ids, *args, **kwargs):
+        ids, _ = h.scripted_generation(self, prompt_ids, *args, **kwargs)
+        batch = self._iteration.batch
+        rows = [row for row in range(batch.size) if row not in batch.local()] if batch.stored else range(batch.size)
+        return ids, [of_the_engine(row, one).tolist() for row, one in zip(rows, ids, strict=True)]
+
+    monkeypatch.setattr(h.GRPOTrainer, "_generate_single_turn", generate)
+    trainer, reference = run(
+        tmp_path,
+        engine=of_the_engine,
+        vllm_importance_sampling_mode=mode,
+        vllm_importance_sampling_clip_max=3.0,
+        **options,
+    )
+    reference.check(atol=2e-5)
+    assert reference.ratios
+    logged = [log["sampling/importance_sampling_ratio/max"] for log in trainer.state.log_history if "loss" in log]
+    assert max(logged) == pytest.approx(3.0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"use_bias_correction_kl": False}, {"preset": "rescue"}])
 def test_the_kl_term_is_of_fresh_rows(tmp_path, options):
     """A stored completion was not sampled by the policy: it has no part in the host's KL, with its correction or without."""
@@ -194,6 +279,7 @@ def extreme(value):
     return tamper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("value", [-91.0, -1e-6])
 def test_extreme_ratios(tmp_path, correction, value):
@@ -204,6 +290,7 @@ def test_extreme_ratios(tmp_path, correction, value):
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_bfloat16(tmp_path, correction):
     """A model in bfloat16 gives the reference's gradient to bfloat16's precision, and nothing NaN."""
@@ -214,11 +301,13 @@ def test_bfloat16(tmp_path, correction):
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
+@pytest.mark.slow
 def test_autocast_and_checkpointing(tmp_path):
     _, reference = run(tmp_path, bf16=True, gradient_checkpointing=True)
     reference.check(atol=0.1)
 
 
+@pytest.mark.slow
 def test_learned_positions(tmp_path):
     """Left padding does not shift the positions of a model that learned them [FAULTS 35]."""
     _, reference = run(
@@ -230,6 +319,7 @@ def test_learned_positions(tmp_path):
     reference.check(atol=2e-5)
 
 
+@pytest.mark.slow
 def test_conversational(tmp_path):
     from datasets import Dataset
 
@@ -240,6 +330,7 @@ def test_conversational(tmp_path):
     reference.check(atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_logged_loss_is_the_reference_loss(tmp_path):
     trainer, reference = run(tmp_path, per_device_train_batch_size=8, gradient_accumulation_steps=4)
     logged = [log["loss"] for log in trainer.state.log_history if "loss" in log]
@@ -247,6 +338,7 @@ def test_the_logged_loss_is_the_reference_loss(tmp_path):
     np.testing.assert_allclose(logged, [loss for loss, _, _ in reference.compared], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_the_clip_fresh_tokens_are_not_clipped(tmp_path):
     trainer, _ = run(tmp_path, clip_fresh=False)
     assert trainer.epsilon_low == trainer.epsilon_high == math.inf

@@ -135,6 +135,7 @@ def test_headroom_choice_of_questions(tmp_path):
     assert min(best[q] for q in chosen) >= max(value for q, value in best.items() if q not in chosen)
 
 
+@pytest.mark.slow
 def test_by_problem_type(tmp_path):
     """Questions that nothing is right of are the second type. The middle of all accuracies lies in the first alone."""
     rows = [{**row, "problem_type": "geometry" if i % 5 == 0 else "algebra"} for i, row in enumerate(h.questions(24))]
@@ -345,6 +346,7 @@ class Sums(Watching):
         return -gain * weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
 @pytest.mark.parametrize("cut", [dict(), dict(per_device_train_batch_size=8, gradient_accumulation_steps=4)], ids=str)
 def test_added(tmp_path, host_losses, cut, loss_type):
@@ -588,6 +590,7 @@ def test_correction(tmp_path, host_losses, options):
     assert max(abs(by_hand) for by_hand, _ in trainer.by_hand) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_whole_gradient_is_that_of_stored_members_where_fresh_ones_have_no_advantage(tmp_path):
     """All fresh completions fail, and the baseline is theirs: only stored ones push."""
     for correction in CORRECTIONS.builtin:
@@ -821,6 +824,7 @@ def own(request, tmp_path, monkeypatch):
     sys.modules.pop("my_own_options", None)
 
 
+@pytest.mark.slow
 def test_a_user_s_own_options_act(tmp_path, own):
     """Replayed are questions with 3 of 4 right, by their second success; the gradient of log w A is that of `none`."""
 

@@ -10,7 +10,9 @@ import torch
 from datasets import Dataset
 
 from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError
+from exgrpo.runtime.checkpoint import how_to_take_weights
 from exgrpo.trl import ExGRPOConfig, ExGRPOTrainer
+from exgrpo.trl.checks import report_sharding
 from tests.support import harness as h
 from trl import GRPOConfig, GRPOTrainer
 
@@ -29,12 +31,11 @@ def build(tmp_path, dataset=None, reward=h.right_reward, args=None, options=None
     [
         ({"loss_type": "drgrpo"}, "There is no loss_type 'drgrpo'. TRL has: grpo, bnpo, dr_grpo"),
         ({"loss_type": "drgrpo", "preset": "on-policy"}, "There is no loss_type 'drgrpo'"),
-        ({"loss_type": "bnpo"}, "Set loss_type to one of dr_grpo, grpo, dapo"),
-        ({"loss_type": "cispo"}, "loss_type='cispo' cannot be combined with replay"),
-        ({"loss_type": "sapo"}, "loss_type='sapo'"),
-        ({"loss_type": "vespo"}, "loss_type='vespo'"),
-        ({"loss_type": "luspo"}, "loss_type='luspo'"),
-        ({"importance_sampling_level": "sequence"}, "Set importance_sampling_level='token'"),
+        ({"loss_type": "bnpo"}, "Set loss_type to one of dr_grpo, grpo, dapo, cispo"),
+        ({"loss_type": "bnpo"}, "depend on how a batch is cut"),
+        ({"loss_type": "sapo"}, "its gate is made of the ratio"),
+        ({"loss_type": "vespo"}, "its weight of a completion"),
+        ({"loss_type": "luspo"}, "it lets a completion weigh"),
         ({"scale_rewards": "batch"}, "Set scale_rewards='none'"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
         ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=1.0"),
@@ -318,6 +319,27 @@ def test_no_body_of_the_host_is_copied():
     for name, member in (item for cls in ours for item in vars(cls).items()):
         if inspect.isfunction(member) and hasattr(GRPOTrainer, name):
             assert "super()." in inspect.getsource(member), name
+
+
+def test_fsdp_that_is_not_there_is_said(tmp_path, caplog):
+    """Accelerate leaves CPUs out and trains on, unsharded, in silence. (The host refuses fsdp with one process.)"""
+    trainer = h.trainer(h.config(tmp_path), h.questions(16))
+    report_sharding(trainer)
+    assert not caplog.records
+    trainer.args.fsdp = True
+    report_sharding(trainer)
+    assert "fsdp=True is set, but the model is not sharded" in caplog.text
+
+
+def test_how_to_take_weights_names_what_merges_them(tmp_path):
+    whole, parts, zero = (tmp_path / name for name in ("whole", "parts", "zero"))
+    (parts / "pytorch_model_fsdp_0").mkdir(parents=True)
+    for path in (whole / "model.safetensors", parts / "exgrpo-rank-0.safetensors", zero / "zero_to_fp32.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert how_to_take_weights(str(whole)) == f"from the checkpoint's weights (model={str(whole)!r})"
+    assert f"`accelerate merge-weights {parts}/pytorch_model_fsdp_0 FOLDER`" in how_to_take_weights(str(parts))
+    assert f"`python {zero}/zero_to_fp32.py {zero} FOLDER`" in how_to_take_weights(str(zero))
 
 
 def test_duplicates_and_the_deciding_function_are_reported(tmp_path, caplog):

@@ -181,6 +181,7 @@ def test_a_resumed_run_is_bit_equal(tmp_path, name):
         assert any(row.get("replay/share") for row in whole.state.log_history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [dict(), dict(num_iterations=3)])
 def test_a_run_that_was_stopped_goes_on(tmp_path, options):
     whole = make(tmp_path / "whole", **options)
@@ -206,6 +207,7 @@ def test_two_interruptions_and_a_checkpoint_before_the_last(tmp_path):
     assert facts(trainer) == facts(whole)
 
 
+@pytest.mark.slow
 def test_nothing_is_generated_before_the_resumed_step(tmp_path, monkeypatch):
     """[FAULTS 27]: batches that are skipped are not generated for."""
     folder, steps = tmp_path, []
@@ -224,6 +226,7 @@ def test_nothing_is_generated_before_the_resumed_step(tmp_path, monkeypatch):
     assert steps == [6, 7]
 
 
+@pytest.mark.slow
 def test_evaluation_between_changes_nothing(tmp_path):
     whole = make(tmp_path / "whole", max_steps=4)
     whole.train()
@@ -263,6 +266,7 @@ def test_the_checkpoint_s_facts_are_readable_json(tmp_path):
     assert np.isfinite([v for values in stated["metrics"].values() for v in values]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -284,6 +288,7 @@ def test_a_block_that_is_cut_otherwise_is_not_learned_from_on(tmp_path, options,
         assert second.planner.buffer.next_serial >= first.planner.buffer.next_serial
 
 
+@pytest.mark.slow
 def test_a_block_of_an_older_version_is_refused_by_name(tmp_path):
     """What 0.2.0 wrote in the midst of a generation; its checkpoints between two generations go on."""
     first = make(tmp_path, num_iterations=3)
@@ -304,6 +309,7 @@ def test_a_block_of_an_older_version_is_refused_by_name(tmp_path):
     assert second.state.global_step == 8
 
 
+@pytest.mark.slow
 def test_last_begins_anew_where_there_is_none(tmp_path):
     for stop in (3, 8):
         trainer = make(tmp_path)
@@ -313,6 +319,7 @@ def test_last_begins_anew_where_there_is_none(tmp_path):
     assert trainer.state.log_history[0]["step"] == 1
 
 
+@pytest.mark.slow
 def test_a_torn_checkpoint_is_left_out(tmp_path, caplog):
     first = make(tmp_path, max_steps=4)
     first.train()
@@ -329,6 +336,7 @@ def test_a_torn_checkpoint_is_left_out(tmp_path, caplog):
     assert facts(second) == facts(first)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_checkpoint_is_missing(tmp_path):
     make(tmp_path, max_steps=2).train()
     (tmp_path / "experience.db").unlink()
@@ -341,6 +349,7 @@ def test_the_log_of_a_checkpoint_is_missing(tmp_path):
         make(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -371,6 +380,7 @@ def test_a_finished_run_is_not_trained_on(tmp_path, options, reason, caplog):
     assert third.state.global_step == steps + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["dataset", "seed"])
 def test_within_a_block_under_other_circumstances(tmp_path, change, caplog):
     first = make(tmp_path, num_iterations=3)
@@ -388,6 +398,7 @@ def test_within_a_block_under_other_circumstances(tmp_path, change, caplog):
         assert second._step % 3 == 0
 
 
+@pytest.mark.slow
 def test_what_fails_to_resume_says_why_and_leaves_the_log_free(tmp_path):
     trainer = make(tmp_path, max_steps=2)
     trainer.train()
@@ -432,6 +443,7 @@ def test_another_number_of_generations_is_rebuilt_alike_with_and_without_snapsho
         assert facts(again) == found, at
 
 
+@pytest.mark.slow
 def test_a_checkpoint_by_another_name(tmp_path):
     whole = make(tmp_path / "run", max_steps=4)
     whole.train()
@@ -443,6 +455,7 @@ def test_a_checkpoint_by_another_name(tmp_path):
         assert facts(again) == facts(whole)
 
 
+@pytest.mark.slow
 def test_a_finished_run_keeps_its_best_model(tmp_path):
     options = dict(
         max_steps=4, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, metric_for_best_model="eval_reward",
@@ -457,6 +470,7 @@ def test_a_finished_run_keeps_its_best_model(tmp_path):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "steps"), [("last", [4]), (True, [4]), ("checkpoint-1", [2, 3, 4]), (None, [1, 2, 3, 4])]
 )
@@ -471,6 +485,7 @@ def test_the_configuration_says_what_to_resume_from(tmp_path, said, steps):
     assert second.events.of(Planned)[-1].step == 4
 
 
+@pytest.mark.slow
 def test_the_call_says_it_before_the_configuration(tmp_path):
     make(tmp_path, max_steps=2).train()
     second = make(tmp_path, max_steps=2, resume_from_checkpoint="last")
@@ -478,12 +493,14 @@ def test_the_call_says_it_before_the_configuration(tmp_path):
     assert [event.step for event in second.events.of(Planned)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_what_the_host_cannot_resume_exactly_is_said(tmp_path, caplog):
     make(tmp_path, max_steps=2).train()
     make(tmp_path, max_steps=3, ignore_data_skip=True).train(resume_from_checkpoint=True)
     assert "ignore_data_skip=True: the resumed run is not bit-equal" in caplog.text
 
 
+@pytest.mark.slow
 def test_older_checkpoints_in_the_folder_are_told_of(tmp_path, caplog):
     make(tmp_path, max_steps=2).train()
     assert "is of an earlier run" not in caplog.text

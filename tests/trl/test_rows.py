@@ -68,7 +68,7 @@ def drawn(seed: int) -> dict:
     return options
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 24))])
 def test_the_gradient_is_the_same(tmp_path, seed):
     """Plain gradient descent with one update a generation: parameters differ by what the gradients do."""
     options = drawn(seed)
@@ -81,6 +81,7 @@ def test_the_gradient_is_the_same(tmp_path, seed):
     assert not any("fresh/rows_skipped" in row for row in off.state.log_history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["exgrpo", "rescue", "on-policy"])
 def test_twenty_steps_end_alike(tmp_path, preset):
     """Same seed, same completions, Adam: parameters equal to float tolerance, and all that is logged but entropies."""

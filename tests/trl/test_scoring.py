@@ -50,7 +50,7 @@ def test_score_equals_the_score_alone(tmp_path, learned_positions, batch, temper
     ]
 
     def measured(order):
-        found = measure(trainer, [given[i] for i in order])
+        found = measure(trainer, [given[i] for i in order], trainer.comm)
         return [[s.entropy, s.nll, s.confidence, s.confidence_variance, s.drift] for s in found]
 
     np.testing.assert_allclose(measured(range(13)), expected, rtol=1e-4, atol=2e-5)

@@ -86,6 +86,7 @@ def test_a_success_cut_at_the_length_limit_can_be_left_out(tmp_path):
     assert {text_of(trainer, e.trajectory)[0] for e in trainer.events.of(Admitted)} == {"b"}
 
 
+@pytest.mark.slow
 def test_no_question_is_lost_to_replay(tmp_path):
     """Every question that is not retired is fresh once a pass, however many are displaced [FAULTS 9]."""
 
@@ -105,6 +106,7 @@ def test_no_question_is_lost_to_replay(tmp_path):
         assert sum(e.replayed for e in trainer.events.of(Observed)) == 29 * 4
 
 
+@pytest.mark.slow
 def test_without_replay_or_retirement_the_order_is_the_hosts(tmp_path):
     """Over three passes the trainer's own stream yields what TRL's sampler would."""
 

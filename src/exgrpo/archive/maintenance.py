@@ -13,7 +13,7 @@ from ..log import schema
 from ..log.connection import WriterLock, connect, explained, now
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
-from ..log.records import Position, Span
+from ..log.records import Position
 from ..log.snapshot import config_of
 from ..log.writer import LogWriter
 from .merge import Gathered, ListedQuestions, import_folder, merge
@@ -153,7 +153,8 @@ def _kept_events(reader: LogReader, positions: Iterable[Position]) -> dict[int, 
 def _needed_at(reader: LogReader, position: Position, since_step: int | None) -> set[int]:
     """Trajectories whose tokens may be asked for at a position, or at any place of its lineage from a step on."""
     lineage = reader.lineage(position)
-    since = position.seq if since_step is None else _seq_at(reader, lineage, since_step)
+    commit = position if since_step is None else reader.commit_at(lineage, since_step)
+    since = 0 if commit is None else commit.seq
     needed, generation = set[int](), 0
     for span in lineage:
         here = (span.branch, span.last)
@@ -169,16 +170,6 @@ def _needed_at(reader: LogReader, position: Position, since_step: int | None) ->
         sql = "SELECT trajectory FROM replay WHERE branch = ? AND seq <= ? AND generation > ?"
         needed |= {n for (n,) in reader.rows(sql, (span.branch, span.last, generation - GENERATIONS_KEPT))}
     return needed
-
-
-def _seq_at(reader: LogReader, lineage: Sequence[Span], step: int) -> int:
-    """The last commit of a lineage at which no more than `step` steps were done; 0: there is none."""
-    for span in reversed(lineage):
-        sql = "SELECT max(seq) FROM state WHERE branch = ? AND seq <= ? AND step <= ?"
-        for (seq,) in reader.rows(sql, (span.branch, span.last, step)):
-            if seq is not None:
-                return int(seq)
-    return 0
 
 
 def _delete(connection: sqlite3.Connection, kept: dict[int, int], needed: set[int], report: Pruned) -> None:

@@ -25,6 +25,7 @@ from ..log.rebuild import empty_buffer, rebuild
 from ..log.records import Position, Provenance
 from ..log.snapshot import differences
 
+NAME = "exgrpo.json"
 LISTED = 100
 """Findings of one kind that are listed one by one."""
 
@@ -50,15 +51,33 @@ class Finding:
 
 
 def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
-    """The `checkpoint-*` folders in these that refer to a log, and to which place of it; the earliest step first."""
-    found: dict[Path, tuple[int, Position]] = {}
-    for checkpoint in {checkpoint for folder in folders for checkpoint in folder.resolve().glob("checkpoint-*")}:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            place = json.loads((checkpoint / "exgrpo.json").read_text(encoding="utf-8"))["log"]
+    """The checkpoints in these folders, whatever their names, that refer to a log, and to which place of it; the earliest
+    step first.
+
+    Raises:
+        ExperienceLogError: what one refers to cannot be read now.
+    """
+    found: dict[Path, Position] = {}
+    for path in {path for folder in folders for path in folder.resolve().glob(f"*/{NAME}")}:
+        try:
+            place = json.loads(path.read_text(encoding="utf-8"))["log"]
             position = Position(str(place["log"]), int(place["branch"]), int(place["seq"]))
-            if position.log == log:
-                found[checkpoint] = (int(checkpoint.name.rpartition("-")[2]), position)
-    return {folder: position for folder, (_, position) in sorted(found.items(), key=lambda item: item[1][0])}
+        except OSError as error:
+            raise ExperienceLogError(
+                f"{path} cannot be read ({error}), so what this checkpoint needs of the log is not known. Make it readable, or "
+                "move the checkpoint away."
+            ) from error
+        except (ValueError, KeyError, TypeError):  # nothing that can be resumed from
+            continue
+        if position.log == log:
+            found[path.parent] = position
+    return dict(sorted(found.items(), key=lambda item: (*_step_of(item[0]), item[1].seq)))
+
+
+def _step_of(checkpoint: Path) -> tuple[bool, int]:
+    """What orders a checkpoint by the step in its name; those without one come last."""
+    number = checkpoint.name.rpartition("-")[2]
+    return not number.isdecimal(), int(number) if number.isdecimal() else 0
 
 
 def verify(path: Path | str) -> list[Finding]:

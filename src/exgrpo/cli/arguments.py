@@ -71,6 +71,7 @@ class ScriptArguments:
     )
     task_questions: int = _option(2048, "Training questions of the task.")
     task_eval_questions: int = _option(512, "Evaluation questions of the task.")
+    task_seed: int = _option(0, "Which questions of the task are drawn.")
     warm_up_seed: int = _option(
         0,
         "Which warm start of the built-in tiny policy, which a task is trained with unless `model_name_or_path` is given.",
@@ -100,7 +101,14 @@ class ScriptArguments:
 
     def _idle(self) -> list[str]:
         """Options that were given, but belong to the other source of questions."""
-        of_task = ("task_knobs", "task_questions", "task_eval_questions", "warm_up_seed", "warm_up_batches")
+        of_task = (
+            "task_knobs",
+            "task_questions",
+            "task_eval_questions",
+            "task_seed",
+            "warm_up_seed",
+            "warm_up_batches",
+        )
         of_dataset = (
             "dataset_config", "eval_dataset", "question_column", "answer_column", "answer_name", "prompt_template",
             "system_prompt", "conversational", "keep_columns", "drop_incomplete", "limit", "eval_limit", "max_bad_golds",

@@ -145,13 +145,18 @@ def describe(args: ExGRPOConfig) -> str:
 # Before the model is loaded ---------------------------------------------------------------------------------------------
 
 
-def load_material(settings: Settings) -> Material:
-    """Questions and reward functions, from the task or the dataset that the settings name."""
+def load_material(settings: Settings, held_out: bool | None = None) -> Material:
+    """Questions and reward functions, from the task or the dataset that the settings name.
+
+    Args:
+        settings: of the run.
+        held_out: whether evaluation questions are loaded; default: if the run evaluates.
+    """
     script = settings.script
     if script.task is None and script.dataset_name is None:
         raise UsageError("there are no questions: set dataset_name (a hub name or a local path), or task.")
     rewards = [get_reward(name) for name in script.reward_funcs or ()]
-    evaluates = settings.args.eval_strategy != "no"
+    evaluates = settings.args.eval_strategy != "no" if held_out is None else held_out
     return _of_task(script, rewards, evaluates) if script.task else _of_dataset(script, rewards, evaluates)
 
 
@@ -160,8 +165,9 @@ def _of_task(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> Ma
     knobs = script.task_knobs or {}
     assert isinstance(knobs, dict)
     task = get_task(script.task, **knobs)
-    held_out = task.make("eval", script.task_eval_questions) if evaluates else None
-    return Material(task.make("train", script.task_questions), held_out, rewards or [task.reward_function], task)
+    held_out = task.make("eval", script.task_eval_questions, script.task_seed) if evaluates else None
+    questions = task.make("train", script.task_questions, script.task_seed)
+    return Material(questions, held_out, rewards or [task.reward_function], task)
 
 
 def _of_dataset(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> Material:
@@ -278,7 +284,7 @@ def make_trainer(settings: Settings, material: Material) -> ExGRPOTrainer:
 
 def _tiny_policy(settings: Settings, task: Task | None) -> tuple[Any, Any]:
     """The built-in policy, warmed up once for all processes."""
-    from ..lab.studies.arm import tiny_policy
+    from ..tasks.tiny_policy import tiny_policy
 
     assert isinstance(task, Family)
     with settings.args.main_process_first(desc="warm-up of the tiny policy"):

@@ -39,17 +39,18 @@ def generate(
     max_new_tokens: int,
     batch_size: int,
     temperature: float | None,
+    top_p: float = 1.0,
 ) -> list[Completion]:
-    """One completion for each prompt, in order; greedy where `temperature` is None, else from the full distribution.
+    """One completion for each prompt, in order; greedy where `temperature` is None, else from the likeliest `top_p`.
 
     Prompts are sorted by length, so that a batch of at most `batch_size` rows has prompts of equal length wherever
     possible; the rest is padded on the left.
     """
     import torch
 
-    config, eos = _generation_config(model, tokenizer, max_new_tokens, temperature)
+    config, eos = _generation_config(model, tokenizer, max_new_tokens, temperature, top_p)
     completions: list[Completion | None] = [None] * len(prompt_ids)
-    for batch in _batches([len(ids) for ids in prompt_ids], batch_size):
+    for batch in batches_of([len(ids) for ids in prompt_ids], batch_size):
         width = len(prompt_ids[batch[-1]])
         ids = torch.full((len(batch), width), config.pad_token_id, dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -67,7 +68,7 @@ def generate(
     return [completion for completion in completions if completion is not None]
 
 
-def _batches(lengths: list[int], batch_size: int) -> list[list[int]]:
+def batches_of(lengths: list[int], batch_size: int) -> list[list[int]]:
     """Indices by length, cut evenly into batches of at most `batch_size`; a batch ends with a longest prompt.
 
     Where a length has at least half a batch of rows, it gets batches of its own, without padding.
@@ -110,7 +111,7 @@ def _defaults_aside(model: Any) -> Iterator[None]:
 
 
 def _generation_config(
-    model: Any, tokenizer: Any, max_new_tokens: int, temperature: float | None
+    model: Any, tokenizer: Any, max_new_tokens: int, temperature: float | None, top_p: float
 ) -> tuple[Any, frozenset[int]]:
     from transformers import GenerationConfig
 
@@ -122,7 +123,7 @@ def _generation_config(
     pad = tokenizer.pad_token_id
     if pad is None:
         pad = ends[0] if ends else 0
-    sampling = {} if temperature is None else {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    sampling = {} if temperature is None else {"temperature": temperature, "top_k": 0, "top_p": top_p}
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         do_sample=temperature is not None,

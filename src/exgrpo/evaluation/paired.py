@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigurationError
 
 MIN_PAIRS = 5
+MANY = 500  # degrees of freedom beyond which the t distribution is as good as normal
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,21 @@ class PairedDifference:
     def significant(self) -> bool:
         """Whether 0 lies outside the t interval."""
         return not self.t_low <= 0.0 <= self.t_high
+
+    def pairs_needed(self) -> int | None:
+        """Pairs with which a difference of this size would be told apart half of the time; None where it is 0.
+
+        That many at which the half width of the t interval is the mean, if pairs go on to scatter as these do.
+        """
+        if self.mean == 0.0:
+            return None
+        half = (self.t_high - self.t_low) / 2
+        tail = 0.5 + self.confidence / 2
+        scatter = half * math.sqrt(self.pairs) / t_quantile(tail, self.pairs - 1)
+        needed = self.pairs
+        while t_quantile(tail, min(needed, MANY) - 1) * scatter / math.sqrt(needed) > abs(self.mean):
+            needed = max(needed + 1, needed * 11 // 10)
+        return needed
 
 
 def paired_difference(

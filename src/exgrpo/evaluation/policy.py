@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigurationError, DatasetError
+from ..rewards.check import call
 from ..rewards.completion import thinking_begun
 from .generation import Completion, begins_thought, generate, prompt_token_ids
 from .passk import pass_at_k
@@ -112,15 +113,15 @@ def evaluate_policy(
         )
     prompt_ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     question_of = [index for index in range(len(rows)) for _ in range(num_samples)]
-    with _undisturbed(model, seed):
+    with undisturbed(model, seed):
         options = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
         sampled = generate(model, tokenizer, [prompt_ids[i] for i in question_of], temperature=temperature, **options)
         best = generate(model, tokenizer, prompt_ids, temperature=None, **options) if greedy else []
 
     begun = [begins_thought(tokenizer, row["prompt"], ids) for row, ids in zip(rows, prompt_ids, strict=True)]
     with thinking_begun([row["prompt"] for row in rows], begun):
-        rewards = _scores(reward_func, [rows[i] for i in question_of], sampled).reshape(len(rows), num_samples)
-        of_best = _scores(reward_func, rows, best) if greedy else None
+        rewards = scores(reward_func, [rows[i] for i in question_of], sampled).reshape(len(rows), num_samples)
+        of_best = scores(reward_func, rows, best) if greedy else None
     scorable = np.isfinite(rewards)
     right = scorable & (np.nan_to_num(rewards, nan=-np.inf) > correctness_threshold)
     n, c = scorable.sum(axis=1), right.sum(axis=1)
@@ -154,11 +155,12 @@ def evaluate_policy(
     )
 
 
-def _scores(function: Callable[..., Any], rows: list[dict[str, Any]], completions: list[Completion]) -> Any:
+def scores(function: Callable[..., Any], rows: list[dict[str, Any]], completions: list[Completion]) -> Any:
     """(N,) float64 of what a function of TRL's signature says of each completion; NaN for None."""
     conversational = not isinstance(rows[0]["prompt"], str)
     texts = [completion.text for completion in completions]
-    values = function(
+    values = call(
+        function,
         prompts=[row["prompt"] for row in rows],
         completions=[[{"role": "assistant", "content": text}] for text in texts] if conversational else texts,
         completion_ids=[completion.ids for completion in completions],
@@ -200,7 +202,7 @@ def _ks(num_samples: int) -> list[int]:
 
 
 @contextmanager
-def _undisturbed(model: Any, seed: int) -> Iterator[None]:
+def undisturbed(model: Any, seed: int) -> Iterator[None]:
     """No gradients, evaluation mode and a seeded generator inside; flags and random state restored after."""
     import torch
 

@@ -128,8 +128,8 @@ class ExperienceBuffer(BufferQueries):
         None where one was not stored: its question already holds these token ids, its question is retired, or the capacity
         is 0.
         """
-        retired = self.retired
-        coming = [place for place, one in enumerate(trajectories) if self.config.capacity and not retired[one.question]]
+        questions = np.array([one.question for one in trajectories if self.config.capacity], np.int64)
+        coming: list[int] = np.flatnonzero(~self.retired[questions]).tolist()
         room = Room(self, len(coming))
         new = [coming[place] for place in room.admit([trajectories[place] for place in coming])] if coming else []
         serials, admitted = (

@@ -5,6 +5,7 @@ completions were worth. Both are checked at birth, so that nothing behind this d
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isinf, isnan
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,16 @@ class Trajectory:
             yield f"completion_ids and behaviour_logps must be non-empty and of equal length, but have shapes {shapes}"
         if ids.min() < 0:
             yield f"completion_ids must be 0 or more, but hold {ids.min()}"
-        if not np.isfinite(logps).all() or logps.max() > 1e-3:
-            yield f"behaviour_logps must be finite and at most 0, but range over [{logps.min()}, {logps.max()}]"
+        low, high = logps.min(), logps.max()  # NaN where one is
+        if not (low > -np.inf and high <= 1e-3):
+            yield f"behaviour_logps must be finite and at most 0, but range over [{low}, {high}]"
         if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
             yield f"rewards must have shape (F,), F >= 1, and be finite or NaN, but have shape {rewards.shape}: {rewards}"
-        if not (np.isnan(self.entropy) or 0 <= self.entropy < np.inf):
+        if not (isnan(self.entropy) or 0 <= self.entropy < np.inf):
             yield f"entropy must be finite and at least 0, or NaN, but is {self.entropy}"
-        if np.isinf(self.advantage):
+        if isinf(self.advantage):
             yield f"advantage must be finite, or NaN, but is {self.advantage}"
-        if not (np.isnan(self.quality) or 0 <= self.quality <= 1):
+        if not (isnan(self.quality) or 0 <= self.quality <= 1):
             yield f"quality must lie in [0, 1], or be NaN, but is {self.quality}"
         if embedding is not None and (embedding.ndim != 1 or not embedding.size or not np.isfinite(embedding).all()):
             yield f"embedding must have shape (D,) and be finite, but has {embedding.shape}"
@@ -152,7 +154,7 @@ class Group:
 
 def _frozen(values: ArrayLike, dtype: type[np.generic], who: str) -> NDArray[Any]:
     given = np.asarray(values)
-    must_fit = issubclass(dtype, np.integer) and given.size > 0
+    must_fit = issubclass(dtype, np.integer) and given.dtype != dtype and given.size > 0
     if must_fit and (given.dtype.kind not in "iub" or (given.astype(dtype) != given).any()):
         raise TrajectoryError(f"{who} must hold integers that fit into {np.dtype(dtype)}, but are {given!r}")
     array = np.array(given, dtype=dtype)

@@ -9,12 +9,14 @@ from pathlib import Path
 from ..cli.environment import require
 from ..cli.numbers import at_least
 from ..cli.parser import Parser
-from ..yaml_file import read_yaml
 from .bench.machine import describe
+from .studies.probe import check_arms, probed
+from .studies.recipe_regime import RecipeRegime
+from .studies.regime import Regime
 from .studies.results import Results
 from .studies.running import duration, estimated_seconds, run_study
-from .studies.study import Cell
-from .studies.study_file import load_study
+from .studies.study import Cell, Study
+from .studies.study_file import load_study, read_study
 
 DEFAULT_FOLDER = Path("exgrpo-lab")
 
@@ -88,7 +90,8 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     results = Results(folder)
     there = results.rows()
     todo = [cell for cell in cells if there.get(cell.key, {}).get("fingerprint") != cell.fingerprint]
-    seconds = estimated_seconds(todo, _tokens, args.jobs)
+    tiny = [cell for cell in todo if isinstance(cell.setting.regime, Regime)]
+    seconds = estimated_seconds(tiny, _tokens, args.jobs) + _recipe_seconds(study, todo, folder) / args.jobs
     cores = "an idle core" if args.jobs == 1 else f"{args.jobs} idle cores"
     display.say(
         f"{len(study.settings)} settings, {len(cells)} runs, {len(todo)} of them to do: about {duration(seconds)} on {cores}."
@@ -100,7 +103,7 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     about = {
         "command": shlex.join(["exgrpo", "lab", *argv]),
         "name": study.name,
-        "study": read_yaml(args.study, "The study"),
+        "study": read_study(args.study),
         "short": args.short,
         **describe("transformers"),
     }
@@ -109,12 +112,24 @@ def _run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     return 0
 
 
+def _recipe_seconds(study: Study, cells: Sequence[Cell], folder: Path) -> float:
+    """Time of the cells on recipes, one after the other; their arms are checked, and a setting is probed once."""
+    total = 0.0
+    for setting in study.settings:
+        here = [cell for cell in cells if cell.setting == setting]
+        if here and isinstance(setting.regime, RecipeRegime):
+            check_arms(study, setting)
+            total += sum(map(probed(setting, study.seeds[0], folder).seconds, here))
+    return total
+
+
 def _tokens(cell: Cell) -> float:
     """Completion tokens that a cell generates for training, and for its evaluations a fifth of their cost."""
     from ..tasks import Family, get_task
     from .studies.regime import tokens_of
 
     regime = cell.setting.regime
+    assert isinstance(regime, Regime)
     task = get_task(regime.task, **regime.knobs)
     assert isinstance(task, Family)
     trained = tokens_of(task, cell.seed, regime) * cell.arm.budget if cell.arm else 0.0

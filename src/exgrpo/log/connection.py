@@ -70,7 +70,7 @@ OF_PLACE = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")
 OF_CONTENT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 
 
-def name_of(error: sqlite3.Error) -> str:
+def name_of(error: Exception) -> str:
     return getattr(error, "sqlite_errorname", None) or ""
 
 
@@ -133,8 +133,8 @@ def _no_memory(path: Path, doing: str) -> ExperienceLogError:
 
 def damaged(path: Path, what: str) -> DamagedLogError:
     return DamagedLogError(
-        f"{path} is damaged: {what}. Nothing was changed. `exgrpo experience verify {path}` lists the damage. Move it away, "
-        "with its -wal, -shm and -journal, and put a copy in its place; or train on: from a checkpoint's weights with empty "
+        f"{path} is damaged: {what}. Nothing was changed. `exgrpo experience verify {path}` lists the damage. Move it away "
+        "with its -wal, -shm and -journal. Restore it from a copy; or train on: from a checkpoint's weights with empty "
         f"experience (model=CHECKPOINT), or with what `exgrpo experience export {path} DIR --skip_damaged` can still read of "
         "it (experience_from)."
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import DamagedLogError, ExperienceLogError, TrajectoryError
 from ..experience.columns import SCALARS
 from ..experience.events import Event, PlannerState
-from ..experience.trajectory import Trajectory
+from ..experience.trajectory import MAX_STEPS, Trajectory
 from . import schema
 from .codec import DIGEST_MASK, SERIAL_MASK, event_of, from_sql, nan
 from .connection import connect, damaged, explained
@@ -349,12 +349,19 @@ class LogReader:
 
     def position_at_step(self, step: int) -> Position:
         """The last commit of the newest branch and its ancestors at which no more than `step` optimizer steps were done."""
-        for span in reversed(self.lineage()):
+        if (found := self.commit_at(self.lineage(), step)) is not None:
+            return found
+        raise ExperienceLogError(f"{self.path} holds nothing at or before step {step}.")
+
+    def commit_at(self, lineage: Sequence[Span], step: int) -> Position | None:
+        """The last commit of a lineage at which no more than `step` optimizer steps were done; None: there is none."""
+        step = max(-MAX_STEPS, min(step, MAX_STEPS))  # as far as a step of a log goes
+        for span in reversed(lineage):
             sql = "SELECT max(seq) FROM state WHERE branch = ? AND seq <= ? AND step <= ?"
             for (seq,) in self.rows(sql, (span.branch, span.last, step)):
                 if seq is not None:
                     return Position(self.id, span.branch, seq)
-        raise ExperienceLogError(f"{self.path} holds nothing at or before step {step}.")
+        return None
 
     def snapshot(self, lineage: Sequence[Span]) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The newest snapshot that counts: the number of its event, and its arrays; None if there is none."""

@@ -98,7 +98,9 @@ class LogWriter:
         if not self._lock.held:
             return
         with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+            self._connection.execute("PRAGMA busy_timeout = 500")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.execute("PRAGMA busy_timeout = 30000")
         self._lock.release()
 
     def close(self) -> None:
@@ -314,7 +316,10 @@ class LogWriter:
         Raises:
             ExperienceLogError: it is not; where it was deleted or moved, a copy of it is made in its place.
         """
-        found = _identity(self.path)
+        try:
+            found = _identity(self.path)
+        except OSError:  # of a network that is away for a moment: the log may be there
+            return
         if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems number anew
             return
         kept = "What was committed before is in the file that was there: put that back"
@@ -340,9 +345,9 @@ class LogWriter:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that has a name now."""
+    """Of the file that has a name now; None where none has."""
     try:
         found = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..config import CORRECTIONS, ObjectiveConfig
 from ..errors import ConfigurationError
 from ..registry import register
-from .stats import RatioStats, ratio_stats
+from .stats import RatioStats, of_sequences, ratio_stats
 
 MAX_LOG_RATIO = 20.0
 """PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
@@ -30,7 +30,8 @@ MAX_LOG_RATIO = 20.0
 class Terms:
     """What a correction sees of the replayed tokens.
 
-    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens.
+    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens. With sequence-level importance
+        the mean over a row's tokens, on each of them.
     logps: log pi_theta, (B, T), with gradient; 0 there too. Float32 at least, like all three.
     advantages: (B, 1), or any shape that broadcasts to (B, T).
     config: the constants of the corrections.
@@ -96,7 +97,7 @@ def fresh_loss(
 
 def replay_loss(
     logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor, config: ObjectiveConfig,
-    weights: Tensor | float, epsilon: float = 0.2, *, vocabulary: int = 0,
+    weights: Tensor | float, epsilon: float = 0.2, *, vocabulary: int = 0, level: str = "token",
 ) -> LossOutput:  # fmt: skip
     """Compute the replayed term of the objective [ExGRPO, Eq. 4].
 
@@ -110,6 +111,7 @@ def replay_loss(
         weights: factor of each token's term, a number or (B, 1): the inverse of the normaliser.
         epsilon: of PPO's clip, for `correction="clip"`.
         vocabulary: size of the model's vocabulary, for `correction="likelihood"`.
+        level: `token`, or `sequence`: every token of a completion has its geometric mean ratio [GSPO, Eq. 7].
 
     Raises:
         ConfigurationError: the correction needs the vocabulary and it is 0, or a user's one did not return one value per
@@ -118,13 +120,16 @@ def replay_loss(
     tokens = mask.bool() & replay_mask[:, None]
     log_w = log_ratio(logps, behaviour_logps, tokens)
     own_logps = torch.where(tokens, logps, 0.0).to(log_w.dtype)
+    token_log_w = log_w.detach()
+    if level == "sequence":
+        log_w = of_sequences(log_w, tokens)
     terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
     correction = CORRECTIONS[config.correction]
     per_token = torch.where(tokens, -_per_token(correction, terms, tokens), 0.0)
     with torch.no_grad():
         cut = correction.traits["clamped"]
         clamped = None if cut is None else _per_token(cut, terms, tokens)
-    stats = ratio_stats(log_w.detach(), tokens, clamped)
+    stats = ratio_stats(token_log_w, tokens, clamped)
     return LossOutput((per_token * weights).sum(), per_token.detach(), stats)
 
 

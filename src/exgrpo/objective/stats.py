@@ -22,6 +22,12 @@ class RatioStats:
     clamped: Tensor
 
 
+def of_sequences(log_w: Tensor, tokens: Tensor) -> Tensor:
+    """Return the mean of each row over its tokens, on each of them; 0 elsewhere. All (B, T)."""
+    means = log_w.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(tokens, means, 0.0)
+
+
 def ratio_stats(log_w: Tensor, tokens: Tensor, clamped: Tensor | None = None) -> RatioStats:
     """Per row; all (B, T). clamped: where the correction cut, nowhere if it is not given."""
     count = tokens.sum(1)

@@ -53,8 +53,9 @@ class Gate:
         if not scorable:
             return
         self.recent.append((right, scorable))
-        while self.completions - self.recent[0][1] >= self.start_completions:
-            self.recent.popleft()
+        completions = self.completions
+        while completions - self.recent[0][1] >= self.start_completions:
+            completions -= self.recent.popleft()[1]
 
     @property
     def completions(self) -> int:

@@ -1,11 +1,8 @@
 """Question samplers as 0.2.0 had them, which answered per stratum: recognised by their shape, and translated, for one
 release."""
 
-import inspect
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,16 +62,5 @@ def sampler_of(name: str) -> Rule:
 def _is_old(rule: Rule) -> bool:
     if rule.traits["per_question"] is not None or rule.traits["uniform"] is not None:
         return True
-    return _first_parameter(rule.function) == "strata" or "sizes" in _names(rule.function)
-
-
-def _first_parameter(function: Callable[..., Any]) -> str:
-    try:
-        return next(iter(inspect.signature(function).parameters), "")
-    except (TypeError, ValueError):
-        return ""
-
-
-def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    code = getattr(function, "__code__", None)
-    return code.co_names if code is not None else ()
+    code = getattr(rule.function, "__code__", None)
+    return code is not None and ("strata" in code.co_varnames[: code.co_argcount] or "sizes" in code.co_names)

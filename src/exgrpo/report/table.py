@@ -1,6 +1,7 @@
 """Rows of results as a table: in the terminal with rich, or as GitHub Markdown text."""
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,23 @@ def markdown_table(rows: Sequence[Row], columns: Sequence[str] | None = None, di
         *([_escape(format_cell(row.get(name), digits)) for name in names] for row in rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def html_table(rows: Sequence[Row], columns: Sequence[str] | None = None, digits: int = 3) -> str:
+    """A `<table>` with every text escaped; arguments as of `markdown_table`."""
+    names = _columns(rows, columns)
+    numeric = _numeric(rows, names)
+
+    def line(tag: str, cells: Sequence[tuple[str, str]]) -> str:
+        marked = (f'<{tag} class="number">' if name in numeric else f"<{tag}>" for name, _ in cells)
+        return (
+            "<tr>"
+            + "".join(f"{mark}{escape(text)}</{tag}>" for mark, (_, text) in zip(marked, cells, strict=True))
+            + "</tr>"
+        )
+
+    body = [line("td", [(name, format_cell(row.get(name), digits)) for name in names]) for row in rows]
+    return "\n".join(["<table>", line("th", [(name, name) for name in names]), *body, "</table>"])
 
 
 def rich_table(

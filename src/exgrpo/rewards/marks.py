@@ -176,7 +176,7 @@ def marks(text: str) -> list[Mark] | None:
             return None
         found[Mark(content, is_element)] = None
         beside = _BESIDE.match(text, end) if end < len(text) else None
-        if beside is not None and (not beside["other"].strip("()").isalpha() or _LABEL.match(text, start, end)):
+        if beside is not None and beside["other"].strip("()").isalpha() == bool(_LABEL.match(text, start, end)):
             found[Mark(beside["other"], False)] = None
     last = spans[-1][1]
     if last < len(text) and _CORRECTED.match(text, last):

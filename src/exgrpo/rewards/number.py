@@ -84,7 +84,7 @@ NOT_UNITS = NUMBER_WORDS | frozenset({
     "both", "therefore", "thus", "hence", "so", "because", "since", "which", "that", "if", "then", "else", "when",
     "whenever", "unless", "otherwise", "except", "without", "while", "for", "is", "are", "was", "were", "be", "isn",
     "instead", "rather", "actually", "wrong", "incorrect", "false", "no", "never", "none", "nothing", "also", "wait",
-    "sorry", "i", "we", "it", "alternatively", "equals", "equal",
+    "sorry", "i", "we", "it", "alternatively", "equals", "equal", "ish",
 })  # fmt: skip
 # what makes another number of the one before it
 NOT_COUNTED = (NUMBER_WORDS - {"hundred", "thousand", "million", "billion", "trillion"}) | frozenset({

@@ -6,12 +6,14 @@ Global rows are numbered over all processes; a row's group is row // K, its memb
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..experience.trajectory import RIGHT, FloatArray, Group, IntArray, Trajectory
+from ..experience.trajectory import FINISH_REASONS, RIGHT, FloatArray, Group, IntArray, Trajectory
 from ..objective import without_noise
 from ..replay import ReplayedTrajectory, Rescue, StepPlan
 from .row_stats import RowStats
@@ -61,6 +63,18 @@ class ReplayBatch:
     def rows(self) -> range:
         """Global rows of this process."""
         return range(self.offset, self.offset + self.size)
+
+    def holders(self, rows: Sequence[int], world_size: int) -> list[list[int]]:
+        """Return of each process the places of those rows, among given ones, whose stored trajectories it computes. Added ones
+        are dealt in turn; the first of them fills up everywhere."""
+        wanted: list[list[int]] = [[] for _ in range(world_size)]
+        first = min(self.added, default=0)
+        for place, row in enumerate(rows):
+            for rank in range(world_size):
+                dealt = row == first or (row - first) % world_size == rank
+                if dealt if row in self.added else row // self.size == rank:
+                    wanted[rank].append(place)
+        return wanted
 
     def local(self) -> dict[int, ReplayedTrajectory]:
         """Return the stored trajectories among the rows of this process, by local row."""
@@ -184,6 +198,27 @@ class NewRows:
         """Take those of this process out of its batch."""
         ids = zip(scored.to_admit, scored.ids_of(scored.to_admit), strict=True)
         return cls(scored.to_admit, {row: np.array(one, np.int32) for row, one in ids}, embeddings or {})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything as plain arrays by name; token ids one row after the other."""
+        rows = sorted(self.ids)
+        values = [self.ids[row] for row in rows]
+        vectors = {"embeddings": np.stack([self.embeddings[row] for row in rows])} if self.embeddings else {}
+        return vectors | {
+            "rows": np.array(rows, np.int64),
+            "finish": np.array([FINISH_REASONS.index(self.finish[row]) for row in rows], np.uint8),
+            "lengths": np.array([len(value) for value in values], np.int64),
+            "ids": np.concatenate(values) if values else np.zeros(0, np.int32),
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "NewRows":
+        """Make one from `arrays`."""
+        rows = arrays["rows"].tolist()
+        ids = np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])
+        finish = [FINISH_REASONS[code] for code in arrays["finish"].tolist()]
+        vectors = dict(zip(rows, arrays["embeddings"], strict=True)) if "embeddings" in arrays else {}
+        return cls(dict(zip(rows, finish, strict=True)), dict(zip(rows, ids, strict=False)), vectors)
 
     @classmethod
     def merge(cls, parts: Sequence["NewRows"]) -> "NewRows":

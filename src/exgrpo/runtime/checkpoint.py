@@ -7,7 +7,8 @@ generation block, `exgrpo-rank-N.safetensors` of each process holds the batch th
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -170,28 +171,35 @@ def save_block(folder: Path, rank: int, block: Block, step: SavedStep | None) ->
     save_file(tensors, _block_path(folder, rank), metadata={"exgrpo": json.dumps(about)})
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open the file of a block; what it says of itself. What goes wrong meanwhile is said of the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["exgrpo"])
+            if "generation" not in about or about.get("format") == BLOCK_FORMAT:
+                yield file, about
+                return
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): it holds the batch that was being learned from. Resume from another checkpoint "
+            "(resume_from_checkpoint=PATH)."
+        ) from error
+    raise CheckpointError(
+        f"{path} holds a batch in format {about.get('format', 1)}, and this exgrpo reads format {BLOCK_FORMAT}: the "
+        "checkpoint was saved in the midst of a generation by another version. Resume from a checkpoint between two "
+        "generations (resume_from_checkpoint=PATH), or with the version that wrote it."
+    )
+
+
 def load_block(folder: Path, rank: int, device: torch.device | str = "cpu") -> SavedBlock:
     """Read the generation batch of a process.
 
     Raises:
         CheckpointError: the file is not there, is damaged, or is of another version.
     """
-    path = _block_path(folder, rank)
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["exgrpo"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except Exception as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}): it holds the batch that was being learned from. Resume from another checkpoint "
-            "(resume_from_checkpoint=PATH)."
-        ) from error
-    if "generation" in about and about.get("format") != BLOCK_FORMAT:
-        raise CheckpointError(
-            f"{path} holds a batch in format {about.get('format', 1)}, and this exgrpo reads format {BLOCK_FORMAT}: the "
-            "checkpoint was saved in the midst of a generation by another version. Resume from a checkpoint between two "
-            "generations (resume_from_checkpoint=PATH), or with the version that wrote it."
-        )
+    with _opened(_block_path(folder, rank)) as (file, about):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     block: Block = []
     for place in range(about["batches"]):
         batch = {name: tensors.get(f"block/{place}/{name}") for name in about["names"]}
@@ -233,13 +241,15 @@ def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, arrays | stats
 
 
-def serials_of(saved: SavedBlock) -> list[int]:
-    """Return the serials of the stored trajectories that a saved iteration holds."""
-    assert saved.about is not None
-    about = saved.about
-    return sorted(
-        {*(s for group in about["replays"] for s in group), *(s for _, s, _ in about["stored"]), *about["added"]}
-    )
+def serials_in(folder: Path, rank: int) -> set[int]:
+    """Return the serials of the stored trajectories that a process's saved iteration holds, without reading its tensors.
+
+    Raises:
+        CheckpointError: as `load_block` does.
+    """
+    with _opened(_block_path(folder, rank)) as (_, whole):
+        about = whole["generation"]
+    return {s for group in about["replays"] for s in group} | {s for _, s, _ in about["stored"]} | {*about["added"]}
 
 
 def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> SavedStep:

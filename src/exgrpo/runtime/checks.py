@@ -69,7 +69,8 @@ def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) ->
 
 def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
     """Return what embeds completions: the one given, or the encoder that `embedding_model` names; None without use."""
-    if not config.replay.uses_quality:
+    replay = config.replay
+    if not replay.uses_quality:
         if given is not None or config.embedding_model is not None:
             logger.warning(
                 "%s has no effect: no option looks at the quality of completions. Set admission='quality', a trajectory_choice "
@@ -81,7 +82,7 @@ def embedder_of(config: Any, given: Embedder | None) -> Embedder | None:
         return given
     if config.embedding_model is None:
         raise ConfigurationError(
-            f"admission={config.admission!r}, trajectory_choice={config.trajectory_choice!r} or eviction={config.eviction!r} "
+            f"admission={replay.admission!r}, trajectory_choice={replay.trajectory_choice!r} or eviction={replay.eviction!r} "
             f"(preset={config.preset!r}) needs the quality of completions, and quality an encoder. Set embedding_model to one, "
             "such as 'sentence-transformers/all-MiniLM-L6-v2' or a folder; or pass embedder=, a function from texts to (n, D)."
         )

@@ -1,13 +1,18 @@
-"""Let the processes of a run talk to each other, by two calls that each host makes out of its own means."""
+"""Let the processes of a run talk to each other, by four calls that each host makes out of its own means.
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+Small things go to every process (`gather`, `from_main`); tokens only to the main one (`to_main`), and from it to the one that
+needs them (`deal`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
 
 from ..errors import ExGRPOError
-from ..experience.store import TrajectoryStore
-from ..experience.trajectory import Trajectory
 
 T = TypeVar("T")
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 class Comm(Protocol):
@@ -22,7 +27,15 @@ class Comm(Protocol):
     world_size: int
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value of every process, in the order of ranks, on every process."""
+        """Return the value of every process, in the order of ranks, on every process: for small ones."""
+        ...
+
+    def to_main(self, arrays: Arrays) -> list[Arrays]:
+        """Return the arrays of every process, in the order of ranks, on the main process; nothing on the others."""
+        ...
+
+    def deal(self, function: Callable[[], Sequence[Arrays]]) -> Arrays:
+        """Call a function on the main process that gives arrays for each process; return to each its own, or the error."""
         ...
 
     def from_main(self, function: Callable[[], T]) -> T:
@@ -38,6 +51,12 @@ class SingleProcess:
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
+
+    def to_main(self, arrays: Arrays) -> list[Arrays]:
+        return [arrays]
+
+    def deal(self, function: Callable[[], Sequence[Arrays]]) -> Arrays:
+        return function()[0]
 
     def from_main(self, function: Callable[[], T]) -> T:
         return function()
@@ -62,33 +81,3 @@ def _sendable(error: Exception) -> Exception:
     except Exception:  # noqa: BLE001 - a constructor that takes something else
         pass
     return ExGRPOError(f"{type(error).__name__}: {error}")
-
-
-class SharedStore:
-    """Read token arrays that the main process holds; all processes ask for the same ones at the same time.
-
-    Args:
-        comm: the processes of the run.
-        inner: the store, on the main process.
-    """
-
-    def __init__(self, comm: Comm, inner: TrajectoryStore | None):
-        self._comm = comm
-        self._inner = inner
-
-    def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
-        if self._inner is not None:
-            self._inner.put_many(serials, trajectories)
-
-    def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
-        if not len(serials):
-            return []
-        return self._comm.from_main(lambda: self._read(serials))
-
-    def _read(self, serials: Sequence[int]) -> list[Trajectory]:
-        assert self._inner is not None
-        return self._inner.get_many(serials)
-
-    def drop_many(self, serials: Sequence[int]) -> None:
-        if self._inner is not None:
-            self._inner.drop_many(serials)

@@ -90,6 +90,7 @@ class RunContext:
         decode: token ids -> texts.
         bounds: what token ids and rewards must fit into.
         columns_read: columns of the data that the run depends on; None where that cannot be told.
+        importance_level: `token`, or `sequence` where the ratio of a completion is one.
     """
 
     config: ReplayConfig
@@ -117,3 +118,4 @@ class RunContext:
     decode: Decoder
     bounds: Callable[[], Bounds]
     columns_read: Callable[[], frozenset[str] | None]
+    importance_level: str = "token"

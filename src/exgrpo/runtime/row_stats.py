@@ -99,13 +99,14 @@ class RowStats:
 
     # Across processes and restarts ------------------------------------------------------------------------------
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self, known: bool = False) -> dict[str, NDArray[Any]]:
         """Return everything as plain arrays by name: the columns of the table, and `logps` of all rows one after the other
-        with `logp_rows` and `logp_lengths`."""
+        with `logp_rows` and `logp_lengths`. known: only rows of which something is known."""
         rows = sorted(self.logps)
         values = [self.logps[row] for row in rows]
+        table = self.table[_is_known(self.table)] if known else self.table
         return {
-            **{name: np.ascontiguousarray(self.table[name]) for name in DTYPE.names or ()},
+            **{name: np.ascontiguousarray(table[name]) for name in DTYPE.names or ()},
             "logp_rows": np.array(rows, np.int64),
             "logp_lengths": np.array([len(value) for value in values], np.int64),
             "logps": np.concatenate(values) if values else np.zeros(0, np.float32),

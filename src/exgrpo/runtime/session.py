@@ -14,24 +14,26 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ..archive.merge import committing
 from ..archive.transfer import Source, inherit, source_of  # fmt: skip
 from ..errors import CheckpointError, ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener, PlannerState
-from ..experience.quality import Diversity, embed
+from ..experience.quality import embed
 from ..experience.replayed import restore, snapshot_of
 from ..experience.store import MemoryStore, TrajectoryStore
-from ..experience.trajectory import FloatArray
+from ..experience.trajectory import FloatArray, Trajectory
 from ..log import FILE_NAME, LogReader, LogWriter, Position, Provenance, log_in, rebuild
 from ..log.connection import WriterLock, put_in_place, usable
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
-from .checkpoint import CheckpointFacts, SavedBlock, SavedStep, how_to_take_weights, load_block, serials_of, unpacked
-from .comm import Comm, SharedStore
+from .checkpoint import CheckpointFacts, SavedStep, how_to_take_weights, load_block, serials_in, unpacked
+from .comm import Comm
 from .context import RunContext
 from .provenance import order_of_data
-from .row_stats import RowStats
+from .shared_store import SharedStore, heads_of, remote
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +45,14 @@ class Opened:
     Args:
         index: snapshot of the buffer, where there are others.
         state: of the planner.
-        diversity: what was embedded of each question, where quality is used and there are others.
-        choices: stored trajectories of the generation under way, by serial; None: it is not learned from on.
+        serials: of the stored trajectories of the generation under way; None: it is not learned from on.
+        heads: what every process knows of these.
     """
 
     index: dict[str, Any] | None
     state: PlannerState
-    choices: dict[int, ReplayedTrajectory] | None
-    diversity: Diversity | None = None
+    serials: list[int] | None
+    heads: tuple[NDArray[Any], NDArray[Any]]
 
 
 class SessionState(Enum):
@@ -92,6 +94,7 @@ class ExperienceSession:
         self.log: LogWriter | None = None
         self.position: Position | None = None
         self.state = SessionState.CLOSED
+        self._under_way: list[Trajectory] = []
 
     @property
     def _is_main(self) -> bool:
@@ -183,11 +186,13 @@ class ExperienceSession:
             if opened.index is not None:
                 restore(planner.buffer, opened.index)
             planner.restore(opened.state)
-            planner.diversity = opened.diversity
-        if checkpoint is None or opened.choices is None:
+        if checkpoint is None or opened.serials is None:
             return planner, None
+        held = self._under_way if self._is_main else remote(*opened.heads)
+        self._under_way = []
+        choices = {s: ReplayedTrajectory(s, t) for s, t in zip(opened.serials, held, strict=True)}
         saved = load_block(Path(checkpoint), comm.rank, self.context.device)
-        return planner, unpacked(saved, opened.choices, self.context.device)
+        return planner, unpacked(saved, choices, self.context.device)
 
     def _open(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> None:
         path = self.context.log_path
@@ -235,9 +240,9 @@ class ExperienceSession:
         origin = self.context.provenance()
         if (tokenizer := self.context.tokenizer()) is not None:
             self.log.add_tokenizer(origin.tokenizer, tokenizer)
-        choices: dict[int, ReplayedTrajectory] | None = None
+        serials: list[int] | None = None
         if checkpoint is not None:
-            choices = self._resume(planner, origin, checkpoint, facts, shape)
+            serials = self._resume(planner, origin, checkpoint, facts, shape)
         elif ahead and self.position is not None:
             planner.restore(self._rebuild(planner, origin, self.position))
             logger.warning("The generation that was given up half way is not in the log, and is planned anew.")
@@ -250,8 +255,8 @@ class ExperienceSession:
         return Opened(
             snapshot_of(planner.buffer) if shared else None,
             self._state(planner),
-            choices,
-            planner.diversity if shared else None,
+            serials,
+            heads_of(self._under_way),
         )
 
     def _start_anew(self, planner: ReplayPlanner, origin: Provenance) -> None:
@@ -285,9 +290,9 @@ class ExperienceSession:
         checkpoint: str,
         facts: CheckpointFacts | None,
         shape: Sequence[int],
-    ) -> dict[int, ReplayedTrajectory] | None:
-        """Become what the checkpoint's run was. Returns the stored trajectories of the generation under way, or None where
-        there is none that can be learned from on."""
+    ) -> list[int] | None:
+        """Become what the checkpoint's run was. Returns the serials of the stored trajectories of the generation under way,
+        or None where there is none that can be learned from on."""
         assert self.log is not None
         assert facts is not None and facts.log is not None
         position = Position(**facts.log)
@@ -326,12 +331,12 @@ class ExperienceSession:
         )
         if not facts.in_block:
             return None
-        saved = [load_block(Path(checkpoint), rank) for rank in range(facts.world_size)]
-        serials = sorted({serial for block in saved for serial in serials_of(block)})
-        choices = {s: ReplayedTrajectory(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)}
+        folder, ranks = Path(checkpoint), range(facts.world_size)
+        serials = sorted(set[int]().union(*(serials_in(folder, rank) for rank in ranks)))
         if facts.shape == list(shape):
-            return choices
-        self._admit_rest(planner, saved, choices)
+            self._under_way = self.log.get_many(serials)
+            return serials
+        self._admit_rest(planner, folder, facts.world_size, serials)
         return None
 
     def _rebuild(self, planner: ReplayPlanner, origin: Provenance, position: Position) -> PlannerState:
@@ -346,20 +351,21 @@ class ExperienceSession:
                 planner.diversity.add(questions.question_of(question), vector)
         return state
 
-    def _admit_rest(
-        self, planner: ReplayPlanner, saved: list[SavedBlock], choices: dict[int, ReplayedTrajectory]
-    ) -> None:
-        """Store what was to be stored of a batch that was cut otherwise, and is not learned from on."""
-        parts = [unpacked(block, choices) for block in saved]
-        scored, stored = parts[0].scored, 0
-        if not parts[0].finished:
-            new = NewRows.merge([NewRows.of(part.scored, self._embedded(part)) for part in parts])
-            stats = RowStats.concatenate([part.stats for part in parts])
-            stored = planner.admit(new.trajectories(scored, stats), scored.groups)
+    def _admit_rest(self, planner: ReplayPlanner, folder: Path, ranks: int, serials: list[int]) -> None:
+        """Store what was to be stored of a batch that was cut otherwise, and is not learned from on: the rows of one process
+        after the other, so that one file is in memory at a time."""
+        assert self.log is not None
+        choices = {s: ReplayedTrajectory(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)}
+        stored = 0
+        for rank in range(ranks):
+            part = unpacked(load_block(folder, rank), choices)
+            if not part.finished:
+                new = NewRows.of(part.scored, self._embedded(part))
+                stored += planner.admit(new.trajectories(part.scored, part.stats), part.scored.groups)
         logger.warning(
             "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
             "updates are left out, its %d new successes are stored, and the next generation begins.",
-            len(saved),
+            ranks,
             stored,
         )
 

@@ -5,7 +5,7 @@ order. What a host calls them from is its own affair: TRL finishes after the las
 log-probs of all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ..experience.events import Event
 from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import RIGHT, UNSCORABLE, FloatArray, Group, IntArray
 from ..objective import are_alike, group_advantages, weight_positive
@@ -21,12 +22,14 @@ from ..objective.stats import RatioStats, effective_sample_size
 from ..replay import ReplayPlanner
 from .batch import NewRows, ReplayBatch, ScoredBatch, weighted
 from .checkpoint import SavedStep
-from .comm import Comm
+from .comm import Arrays, Comm
 from .context import RunContext
 from .encoder import EmbeddingAhead
+from .following import follow, told
 from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
 from .row_stats import SCORES, RowStats
 from .session import ExperienceSession
+from .shared_store import hold
 from .timing import Stopwatch
 
 
@@ -93,7 +96,14 @@ class ReplayStep:
         plan = self._planner.plan(batch_size, step, epoch, self._context.score)
         self.batch = ReplayBatch.of_plan(plan, k, self._comm.rank * size, size)
         self.stats = RowStats([*self.batch.rows, *sorted(self.batch.added)])
+        self._hold(self.batch.replayed_rows)
         return self.batch
+
+    def _hold(self, rows: Iterable[int]) -> None:
+        """Bring the tokens of stored rows to the processes that compute them."""
+        numbers = sorted(rows)
+        stored = [choice.trajectory for row in numbers if (choice := self.batch.stored_at(row)) is not None]
+        hold(self._comm, stored, self.batch.holders(numbers, self._comm.world_size))
 
     def score(
         self, rewards: Tensor, completion_ids: Sequence[Sequence[int]], finish_reasons: Sequence[str]
@@ -111,7 +121,9 @@ class ReplayStep:
         outcomes = context.correctness.outcomes(rewards, k)
         groups = batch.groups(outcomes, fresh.float().cpu().numpy())
         self.metrics = fresh_metrics(outcomes, set(batch.stored))
+        planned = set(batch.stored)
         self.batch = batch = batch.with_rescues(planner.rescue(batch.plan, outcomes, context.score))
+        self._hold(batch.stored.keys() - planned)
         for row, (choice, _) in batch.stored.items():
             rewards[row] = torch.as_tensor(choice.trajectory.rewards.copy(), dtype=rewards.dtype)
         planner.observe(batch.plan, groups)
@@ -119,7 +131,7 @@ class ReplayStep:
         advantages = group_advantages(
             values, 1.0, context.scale, batch.replayed_members().to(rewards.device), context.objective.baseline
         )
-        ids = [list(one) for one in completion_ids]
+        ids = list(completion_ids)
         for local, choice in batch.local().items():
             ids[local] = choice.trajectory.completion_ids.tolist()
         to_admit = self._to_admit(groups, outcomes, ids, finish_reasons)
@@ -141,7 +153,7 @@ class ReplayStep:
         flat = outcomes.ravel()
         for row, tokens, finish in zip(batch.rows, ids, finish_reasons, strict=True):
             group = groups[row // batch.num_generations]
-            if group is None or not tokens or row in batch.stored or flat[row] == UNSCORABLE:
+            if group is None or not len(tokens) or row in batch.stored or flat[row] == UNSCORABLE:
                 continue
             if self._planner.wants(group, bool(flat[row] == RIGHT), finish):
                 found[row] = finish
@@ -226,24 +238,37 @@ class ReplayStep:
         self.stats.add_ratios([rows[place] for place in places], values)
 
     def finish(self) -> dict[str, float]:
-        """Store what will be stored, on every process the same, once the forwards of all rows are done; return metrics."""
+        """Store what will be stored, once the forwards of all rows are done; return metrics, the same on every process.
+
+        Tokens go to the main process alone, which decides; the others follow."""
         self._go(Stage.CREDITED, Stage.FINISHED)
-        planner, context, plan = self._planner, self._context, self.batch.plan
         with self._time("embed"):
             new = NewRows.of(self.scored, self._embeddings())
-        gathered = self._comm.gather((self.stats, new))
-        stats, new = RowStats.concatenate([one for one, _ in gathered]), NewRows.merge([one for _, one in gathered])
-        self._update(stats)
-        planner.learned(plan, trained(self.batch, stats))
-        metrics = loss_metrics(stats, self.batch.replayed_rows)
-        metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
-        groups = self.scored.groups if self._embedding is not None else ()
-        metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))
+        mine = {f"stats/{name}": values for name, values in self.stats.arrays(known=True).items()}
+        mine |= {f"new/{name}": values for name, values in new.arrays().items()}
+        parts = self._comm.to_main(mine)
+        metrics, events = self._comm.from_main(lambda: self._store(parts))
+        if self._comm.rank:
+            follow(self._planner, events)
+        return metrics
+
+    def _store(self, parts: Sequence[Arrays]) -> tuple[dict[str, float], list[Event]]:
+        """On the main process: learn from the rows of all; return metrics, and what happened, for the others."""
+        planner, context, plan = self._planner, self._context, self.batch.plan
+        stats = RowStats.concatenate([RowStats.of_arrays(_part(arrays, "stats/")) for arrays in parts])
+        new = NewRows.merge([NewRows.of_arrays(_part(arrays, "new/")) for arrays in parts])
+        with told(planner) as events:
+            self._update(stats)
+            planner.learned(plan, trained(self.batch, stats))
+            metrics = loss_metrics(stats, self.batch.replayed_rows)
+            metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
+            groups = self.scored.groups if self._embedding is not None else ()
+            metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))
         metrics |= pool_metrics(planner)
         if self._session is not None:
             with self._time("log"):
                 self._session.commit(planner)
-        return metrics
+        return metrics, events if self._comm.world_size > 1 else []
 
     def _embeddings(self) -> dict[int, FloatArray]:
         """Return what was embedded of the completions that will be stored, by row; waits for it."""
@@ -277,6 +302,7 @@ class ReplayStep:
         """Go on with an iteration that a checkpoint holds."""
         self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
         self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
+        self._hold(self.batch.replayed_rows)
         self._embed()
 
     def _check(self, stage: Stage) -> None:
@@ -290,6 +316,10 @@ class ReplayStep:
                 "the order plan, score, advantages, record, finish"
             )
         self.stage = after
+
+
+def _part(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
 def trained(batch: ReplayBatch, stats: RowStats) -> list[tuple[int, int, float, float]]:

@@ -67,7 +67,7 @@ def load_questions(
     """
     _check_options(prompt_template, system_prompt, conversational, limit, keep_columns)
     datasets = _import_datasets()
-    rows, places = _read(fspath(source), split, config_name, limit)
+    rows, places = read_rows(fspath(source), split, config_name, limit)
     if not rows:
         raise DatasetError(f"{source}: there are no rows.")
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -252,7 +252,7 @@ def _bad(value: Any, column: str, place: str, what: str, wanted: str) -> str:
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-def _read(source: str, split: str, config_name: str | None, limit: int | None) -> tuple[list[Row], list[str]]:
+def read_rows(source: str, split: str, config_name: str | None, limit: int | None) -> tuple[list[Row], list[str]]:
     """Rows, and for each where it is, for messages: `file, row 3` counted from 1."""
     files = find_files(source, split)
     if files is None:

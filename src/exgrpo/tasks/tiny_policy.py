@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,13 @@ def warm_policy(
             (finished / ENTRY).write_text(text)
             _publish(finished, entry)
     return load_policy(entry)
+
+
+def tiny_policy(
+    task: Family, seed: int, batches: int | None = None
+) -> tuple["LlamaForCausalLM", "PreTrainedTokenizerFast"]:
+    """The built-in policy after its warm-up, and its tokenizer; `batches` in place of the task's own number."""
+    return warm_policy(task, seed, warm_up=replace(task.warm_up, batches=batches) if batches else task.warm_up)
 
 
 def load_policy(path: str | os.PathLike[str]) -> tuple["LlamaForCausalLM", "PreTrainedTokenizerFast"]:

@@ -1,6 +1,5 @@
 """`ExGRPOConfig`: TRL's `GRPOConfig` with the options of experience replay, flat."""
 
-import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
 from ..log import FILE_NAME, PRIVATE_NAME
 from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
-from ..runtime.metric_table import SHOWN
+from ..runtime.run_options import check_run_options
 
 CORE_FIELDS = tuple(dict.fromkeys((*REPLAY_FIELDS, *OBJECTIVE_FIELDS)))
 _CORE = {f.name: f for f in (*fields(ReplayConfig), *fields(ObjectiveConfig))}
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
-ALARMS = ("warn", "stop", "off")
 NOT_UPLOADED = ("_", "checkpoint-")
 """Beginnings of names in `output_dir` that the host does not push to the hub with the model."""
 GENERATION_OPTIONS = {
@@ -46,10 +44,17 @@ NOT_IN_GENERATION: dict[str, tuple[Any, str]] = {
     "return_dict_in_generate": (False, "the trainer takes token ids alone. Leave it out"),
 }
 """Names in `generation_kwargs` with the one value that they may have, and why no other."""
-MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo")
 METHOD_DEFAULTS = {"loss_type": "dr_grpo", "scale_rewards": "none", "disable_dropout": True, "skip_rows": None}
 """Options of the trainer whose default is the method's, or ours, unless `keep_trl_defaults`."""
 TRL_DEFAULTS = {f.name: f.default for f in fields(GRPOConfig) if f.name in METHOD_DEFAULTS} | {"skip_rows": False}
+MIXED_LOSS_TYPES = ("dr_grpo", "grpo", "dapo", "cispo")
+NOT_MIXED = {
+    "bnpo": "it is normalised by the tokens of a micro-batch, so the loss would depend on how a batch is cut",
+    "luspo": "it lets a completion weigh by its length, and the replayed term has no such weight",
+    "sapo": "its gate is made of the ratio to the policy that samples now, which did not sample stored completions",
+    "vespo": "its weight of a completion is made of the ratio to the policy that samples now, which did not sample stored ones",
+}
+"""Loss types that cannot be combined with replay, and why."""
 
 
 def _core(name: str) -> Any:
@@ -80,7 +85,7 @@ class ExGRPOConfig(GRPOConfig):
         metadata={
             "default": METHOD_DEFAULTS["loss_type"],
             "help": "Loss of TRL's GRPOTrainer. With replay: 'dr_grpo' (the method's: sum over tokens divided by "
-            "completions times max_completion_length), 'grpo' or 'dapo'. Without replay: any of TRL's.",
+            "completions times max_completion_length), 'grpo', 'dapo' or 'cispo'. Without replay: any of TRL's.",
         },
     )
     scale_rewards: str | None = field(
@@ -274,30 +279,9 @@ class ExGRPOConfig(GRPOConfig):
             for f in fields(core):
                 setattr(self, f.name, getattr(core, f.name))
         self.resolved_preset = self.preset
-        threshold = self.correctness_threshold
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not math.isfinite(threshold):
-            raise ConfigurationError(f"correctness_threshold must be a finite number, but is {threshold!r}.")
-        if self.max_generated_tokens is not None and self.max_generated_tokens < 1:
-            raise ConfigurationError(f"max_generated_tokens must be at least 1, but is {self.max_generated_tokens}.")
-        if self.alarms not in ALARMS:
-            raise ConfigurationError(f"alarms must be one of {', '.join(map(repr, ALARMS))}, but is {self.alarms!r}.")
-        if self.replay_metrics not in SHOWN:
-            raise ConfigurationError(
-                f"replay_metrics must be one of {', '.join(map(repr, SHOWN))}, but is {self.replay_metrics!r}."
-            )
         if self.loss_type not in LOSS_TYPES:
             raise ConfigurationError(f"There is no loss_type {self.loss_type!r}. TRL has: {', '.join(LOSS_TYPES)}.")
-        if self.experience_from is not None and (not replay.active or not self.keeps_log):
-            why = "nothing is replayed" if not replay.active else "experience_log='none'"
-            raise ConfigurationError(
-                f"experience_from={self.experience_from!r} has no effect where {why}. Remove it, or "
-                + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
-            )
-        if self.keep_retired and self.experience_from is None:
-            raise ConfigurationError(
-                "keep_retired=True has no effect without experience_from: a run that is resumed keeps what had retired. Remove "
-                "it, or set experience_from."
-            )
+        check_run_options(self)
         self._refuse_what_generation_cannot()
         if replay.active:
             self._refuse_what_replay_cannot()
@@ -388,14 +372,8 @@ class ExGRPOConfig(GRPOConfig):
             (
                 self.loss_type not in MIXED_LOSS_TYPES,
                 f"loss_type={self.loss_type!r}",
-                "its ratio or its normaliser is not defined for replayed tokens, or depends on how a batch is cut",
+                NOT_MIXED.get(str(self.loss_type), ""),
                 f"loss_type to one of {', '.join(MIXED_LOSS_TYPES)}",
-            ),
-            (
-                self.importance_sampling_level != "token",
-                f"importance_sampling_level={self.importance_sampling_level!r}",
-                "the correction of replayed tokens is per token",
-                "importance_sampling_level='token'",
             ),
             (
                 self.scale_rewards not in ("none", "group"),

@@ -70,11 +70,11 @@ ATTRIBUTES = _names(
 OPTIONS = _names(
     """
     beta bf16 deepspeed disable_dropout disable_tqdm epsilon fsdp generation_batch_size generation_kwargs
-    gradient_accumulation_steps gradient_checkpointing_kwargs importance_sampling_level
-    load_best_model_at_end log_completions loss_type mask_truncated_completions max_completion_length max_steps multi_objective_aggregation num_generations num_iterations
-    num_train_epochs output_dir per_device_train_batch_size push_to_hub resume_from_checkpoint save_on_each_node save_strategy
-    scale_rewards seed shuffle_dataset steps_per_generation temperature top_entropy_quantile use_vllm
-    vllm_importance_sampling_correction vllm_tensor_parallel_size
+    gradient_accumulation_steps gradient_checkpointing_kwargs importance_sampling_level load_best_model_at_end
+    log_completions loss_type mask_truncated_completions max_completion_length max_steps multi_objective_aggregation
+    num_generations num_iterations num_train_epochs output_dir per_device_train_batch_size push_to_hub
+    resume_from_checkpoint save_on_each_node save_strategy scale_rewards seed shuffle_dataset steps_per_generation
+    temperature top_entropy_quantile use_vllm vllm_importance_sampling_correction vllm_tensor_parallel_size
     """
 )
 """Fields of the host's configuration that are read."""

@@ -80,7 +80,7 @@ def token_weights(trainer: GRPOTrainer, inputs: Mapping[str, Any], mask: Tensor)
         return float(1.0 / (size * trainer.max_completion_length * accumulation))
     if trainer.loss_type == "grpo":
         return torch.as_tensor(1.0 / (mask.sum(1, keepdim=True).clamp(min=1) * size * accumulation))
-    tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes  # dapo
+    tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes  # dapo, cispo
     return torch.as_tensor(1.0 / (tokens * accumulation / trainer.args.steps_per_generation))
 
 
@@ -105,7 +105,7 @@ def replayed_term(
         return None
     output = replay_loss(
         forward.logps, inputs["behaviour_logps"], inputs["advantages"], own, replayed, context.objective, weights,
-        context.epsilon, vocabulary=context.vocabulary,
+        context.epsilon, vocabulary=context.vocabulary, level=context.importance_level,
     )  # fmt: skip
     step.record(rows, forward.logps, forward.entropies, own, output.stats, fillers)
     return output.loss
@@ -166,7 +166,7 @@ def added_term(
     counts = torch.arange(len(advantages), device=logps.device) < real
     output = replay_loss(
         logps, behaviour, advantages, own, counts, context.objective, token_weights(trainer, inputs, own), context.epsilon,
-        vocabulary=context.vocabulary,
+        vocabulary=context.vocabulary, level=context.importance_level,
     )  # fmt: skip
     step.record(share.rows, logps[:real], entropies[:real], own[:real], output.stats)
     loss: Tensor = (

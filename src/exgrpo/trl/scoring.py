@@ -3,42 +3,49 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
-from accelerate.utils import gather_object
 from trl.models.utils import disable_gradient_checkpointing
 
 from trl import GRPOTrainer
 
-from ..experience.policy_stats import PolicyStats
+from ..experience.policy_stats import PolicyStats, columns_of
+from ..runtime.comm import Comm
 from ..runtime.padding import Item, padded
+from ..runtime.shared_store import hold
 
 
-def measure(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:
+def measure(trainer: GRPOTrainer, items: Sequence[Item], comm: Comm) -> list[PolicyStats]:
     """Measure how completions look to the current policy after their prompts: means over its own tokens; the entropy in
     nats over the full vocabulary.
 
-    Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes. Every process
-    runs the same number of forwards, with a chunk of another where it has none, so that sharded models stay in step; every
-    process gets the same numbers.
+    Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes, which get the tokens
+    of theirs. Every process runs the same number of forwards, with a chunk of another where it has none, so that sharded models
+    stay in step; every process gets the same numbers.
 
     Args:
         trainer: a `GRPOTrainer`.
         items: prompt ids and the trajectory; the same on every process.
+        comm: the processes.
     """
     order = sorted(range(len(items)), key=lambda i: len(items[i][0]) + len(items[i][1]))
     size = trainer.args.per_device_train_batch_size
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
-    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    local: list[tuple[int, PolicyStats]] = []
+    rounds = range(0, len(chunks), comm.world_size)
+    dealt = [[min(first + rank, len(chunks) - 1) for first in rounds] for rank in range(comm.world_size)]
+    wanted = [sorted({i for chunk in mine for i in chunks[chunk]}) for mine in dealt]
+    hold(comm, [trajectory for _, trajectory in items], wanted)
+    places: list[int] = []
+    found: list[PolicyStats] = []
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
-        for first in range(0, len(chunks), world):
-            mine = first + rank
-            chunk = chunks[min(mine, len(chunks) - 1)]
-            scores = _scores(trainer, [items[i] for i in chunk])
-            if mine < len(chunks):
-                local += list(zip(chunk, scores, strict=True))
-    gathered = dict(gather_object(local) if world > 1 else local)
-    return [gathered[i] for i in range(len(items))]
+        for first, mine in zip(rounds, dealt[comm.rank], strict=True):
+            scores = _scores(trainer, [items[i] for i in chunks[mine]])
+            if mine == first + comm.rank:
+                places, found = places + chunks[mine], found + scores
+    gathered = comm.gather((np.array(places, np.int32), columns_of(found)))
+    numbers = np.concatenate([of_rank for _, of_rank in gathered], 1)
+    back = np.argsort(np.concatenate([of_rank for of_rank, _ in gathered]))
+    return [PolicyStats(*column) for column in numbers[:, back].T.tolist()]
 
 
 def _scores(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from ..errors import ConfigurationError
-from ..experience.events import Admitted, Event, Replayed, Retired
+from ..experience.events import Admitted, Event, Replayed, Retired, Stored
 from ..experience.policy_stats import PolicyStats
 from ..experience.quality import Embedder
 from ..experience.trajectory import Trajectory
@@ -244,6 +244,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             columns_read=lambda: columns_of_run(
                 self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
             ),
+            importance_level=self.importance_sampling_level,
         )
 
     def _provenance(self) -> Provenance:
@@ -406,7 +407,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     def _scores(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
         assert self.questions is not None
         with self.time("measure"):
-            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories])
+            return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories], self.comm)
 
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
@@ -633,7 +634,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}
 
     def _count(self, event: Event) -> None:
-        name = {Admitted: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
+        name = {Admitted: "stored", Stored: "stored", Replayed: "replayed", Retired: "retired"}.get(type(event))
         if name is not None:
             self.counts[name] += sum(1 for _ in event.each())
 

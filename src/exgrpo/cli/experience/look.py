@@ -238,7 +238,7 @@ def questions(args: argparse.Namespace) -> int:
     sql = f"SELECT {', '.join(_FIELDS)} FROM questions WHERE {wanted} ORDER BY {_ORDER[args.sort]} LIMIT ?"
     limit = args.limit if args.limit is not None else 0 if args.json else ROWS
     with one_moment(log_path(args.run)) as reader:
-        rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (limit or -1,))]
+        rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (min(limit, 2**63 - 1) or -1,))]
         (number,) = next(reader.rows(f"SELECT count(*) FROM questions WHERE {wanted}"))
     for row in rows:
         row["retired"] = bool(row["retired"])

@@ -1,6 +1,7 @@
 """`exgrpo experience show` and `sql`: one trajectory, one question, or any rows."""
 
 import argparse
+import contextlib
 import csv
 import json
 import re
@@ -15,7 +16,7 @@ from ...archive.opened import one_moment
 from ...errors import ExperienceLogError
 from ...experience.policy_stats import MEASURED
 from ...log import LogReader, schema
-from ...log.connection import connect
+from ...log.connection import connect, explained, name_of
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
 from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
@@ -221,6 +222,11 @@ def _question_as_text(found: dict[str, Any]) -> None:
 _READING = {
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE,
 }  # fmt: skip
+_OF_THE_FILE = tuple(
+    f"SQLITE_{name}"
+    for name in ("CORRUPT", "NOTADB", "IOERR", "FULL", "BUSY", "LOCKED", "NOMEM", "CANTOPEN", "PROTOCOL")
+)
+"""Errors that say nothing of a statement."""
 _TICK = 100_000
 
 
@@ -228,8 +234,9 @@ def sql(args: argparse.Namespace) -> int:
     if args.json and args.csv:
         raise UsageError("--json and --csv exclude each other.")
     refuse_the_old_order("sql", args.run, args.statement)
-    connection = connect(log_path(args.run))
-    try:
+    path = log_path(args.run)
+    connection = connect(path)
+    with contextlib.closing(connection), explained(path, "reading"):
         connection.execute("PRAGMA query_only = 1")
         connection.execute(
             "SELECT 1 FROM pragma_table_info('meta')"
@@ -237,8 +244,6 @@ def sql(args: argparse.Namespace) -> int:
         connection.set_authorizer(_allowed)
         connection.set_progress_handler(lambda: 0, _TICK)  # lets Ctrl-C in
         _write_rows(_executed(connection, args.statement), args)
-    finally:
-        connection.close()
     return 0
 
 
@@ -251,6 +256,8 @@ def _executed(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
     try:
         cursor = connection.execute(statement)
     except (sqlite3.Error, sqlite3.Warning) as error:
+        if name_of(error).startswith(_OF_THE_FILE):
+            raise
         raise _explained(connection, error) from error
     if cursor.description is None:
         raise _explained(connection, "this statement gives no rows")
@@ -288,6 +295,8 @@ def _write_rows(cursor: sqlite3.Cursor, args: argparse.Namespace) -> None:
             return
         rows = [dict(zip(names, map(_shown, row), strict=True)) for row in cursor]
     except sqlite3.Error as error:
+        if name_of(error).startswith(_OF_THE_FILE):
+            raise
         raise _explained(cursor.connection, error) from error
     if args.json:
         write_json(rows)

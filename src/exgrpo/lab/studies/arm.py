@@ -1,23 +1,28 @@
-"""One arm of a comparison: train the tiny policy with one preset, from a given start, on a budget of generated tokens."""
+"""One arm of a comparison: train with one preset, from a given start, on a budget of tokens, steps or time."""
 
 import functools
+import inspect
 import logging
 import math
+import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from ...cli.training import Material, Settings, check_material, load_material, make_trainer, parse
 from ...evaluation import EvaluationResult, evaluate_policy
 from ...experience.events import Admitted, Event, Replayed, one_by_one
-from ...tasks import Family, get_task
-from ...tasks.tiny_policy import warm_policy
-from ...trl import ExGRPOConfig, ExGRPOTrainer
+from ...runtime.checks import correctness_index
+from ...tasks import Family, Task
+from ...trl import ExGRPOTrainer
 from ...trl.quiet import quiet_host
-from .regime import Regime, tokens_of
+from .recipe_regime import RecipeRegime
+from .regime import Budget, Regime
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -25,43 +30,81 @@ EVALUATION_SEED = 1_000_003  # of the samples; not that of any training
 SURPLUS_STEPS = (
     4  # an arm ends by its tokens; one that has come to write nothing ends after this many times the on-policy steps
 )
+ENDLESS = 10**9
+UNSAVED: dict[str, Any] = {
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "experience_log": "none",
+    "logging_steps": 1,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+"""Nothing of an arm is kept but its figures."""
 HISTORY_PREFIXES = ("fresh/", "replay/")
 TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
 
 
-def tiny_policy(task: Family, seed: int, warm_up_batches: int | None = None) -> tuple[Any, Any]:
-    """The built-in policy after its warm-up, and its tokenizer; `warm_up_batches` in place of the task's own number."""
-    return warm_policy(
-        task, seed, warm_up=replace(task.warm_up, batches=warm_up_batches) if warm_up_batches else task.warm_up
-    )
+@dataclass(frozen=True)
+class Prepared:
+    """A run of `exgrpo train` before its trainer: its settings, its questions and rewards, and the held-out questions."""
+
+    regime: Regime | RecipeRegime
+    settings: Settings
+    material: Material
+    held_out: Any
+
+    @property
+    def deciding(self) -> int:
+        """Which reward function says what is right."""
+        names = [getattr(function, "__name__", "") for function in self.material.rewards]
+        return correctness_index(names, self.settings.args.correctness_function)
+
+    def evaluate(self, trainer: ExGRPOTrainer) -> EvaluationResult:
+        """Measure the trainer's policy on the held-out questions."""
+        args, task = self.settings.args, self.material.task
+        assert args.max_completion_length is not None
+        return evaluate_policy(
+            trainer.accelerator.unwrap_model(trainer.model),
+            trainer.processing_class,
+            self.held_out,
+            self.material.rewards[self.deciding],
+            num_samples=self.regime.num_samples,
+            temperature=self.regime.eval_temperature,
+            max_new_tokens=args.max_completion_length,
+            batch_size=self.regime.eval_batch_size,
+            seed=EVALUATION_SEED,
+            is_valid=task.is_valid if isinstance(task, Family) else None,
+            correctness_threshold=args.correctness_threshold,
+        )
 
 
-def warm_start(seed: int, regime: Regime) -> tuple[Any, Any, Family]:
-    """The policy that every arm of this seed starts from, its tokenizer and the task."""
-    task = get_task(regime.task, **regime.knobs)
-    assert isinstance(task, Family)
-    with quiet_host():
-        return *tiny_policy(task, seed, regime.warm_up_batches), task
+def prepare(
+    regime: Regime | RecipeRegime, seed: int, preset: str, options: Mapping[str, Any], output_dir: str, max_steps: int
+) -> Prepared:
+    """Read and check what an arm trains with; nothing of its model yet."""
+    recipe = {**regime.recipe_of(seed), "preset": preset, **options, "max_steps": max_steps}
+    settings = parse({**recipe, "output_dir": output_dir, **UNSAVED}, [])
+    material = load_material(settings, held_out=True)
+    check_material(settings, material)
+    held_out = material.eval
+    if material.task is None and len(held_out) > regime.eval_questions:
+        held_out = held_out.shuffle(seed=EVALUATION_SEED).select(range(regime.eval_questions))
+    return Prepared(regime, settings, replace(material, eval=None), held_out)
 
 
-def evaluate_start(seed: int, regime: Regime) -> dict[str, Any]:
+def evaluate_start(seed: int, regime: Regime | RecipeRegime) -> dict[str, Any]:
     """Held-out figures of the common start; the first point of every arm's curve."""
-    model, tokenizer, task = warm_start(seed, regime)
-    held_out = task.make("eval", regime.eval_questions, seed)
-    return {
-        "seed": seed,
-        "step": 0,
-        "at": 0,
-        "tokens": 0,
-        **figures(_evaluate(model, tokenizer, held_out, task, regime)),
-    }
+    with tempfile.TemporaryDirectory() as output_dir, quiet_host():
+        prepared = prepare(regime, seed, "on-policy", {}, output_dir, max_steps=1)
+        result = prepared.evaluate(make_trainer(prepared.settings, prepared.material))
+    return {"seed": seed, "step": 0, "at": 0, "tokens": 0, **figures(result)}
 
 
 def run_arm(
     preset: str,
     seed: int = 0,
-    regime: Regime | None = None,
+    regime: Regime | RecipeRegime | None = None,
     *,
     options: Mapping[str, Any] | None = None,
     token_budget: int | None = None,
@@ -70,41 +113,39 @@ def run_arm(
 ) -> dict[str, Any]:
     """Train one preset and measure it on held-out questions.
 
-    Questions, start and training are drawn from `seed`, so that arms with the same seed are pairs. Replay starts at once
-    (`start_pass_at_1=0`) unless `options` says otherwise: the start is far below the default gate.
+    Training is drawn from `seed`, and of the built-in policy the questions and the start too, so that arms with the same seed
+    are pairs. In a `Regime` replay starts at once (`start_pass_at_1=0`) unless `options` says otherwise: the start is far below
+    the default gate.
 
     Args:
         preset: a name of `exgrpo.PRESETS`.
-        seed: of the questions, the warm-up, and the training.
-        regime: sizes and learning rate; `Regime()` is the demo's.
-        options: fields of `ExGRPOConfig` over those of preset and regime.
-        token_budget: completion tokens to generate; default: what on-policy training generates in `regime.steps` steps,
-            were every completion as long as a right one.
-        budget_factor: times that default; evaluations are as far apart as without it.
+        seed: see above.
+        regime: what is trained on, and how much; `Regime()` is the demo's.
+        options: of `exgrpo train`, over those of preset and regime.
+        token_budget: completion tokens to generate, in place of the regime's budget.
+        budget_factor: times that; evaluations are as far apart as without it.
         on_progress: called after every step with a small dictionary.
 
     Returns:
-        JSON values: `final` (held-out figures), `curve` (the same over tokens), `history` (the log, one row a step),
+        JSON values: `final` (held-out figures), `curve` (the same over the budget), `history` (the log, one row a step),
         `tokens`, `steps`, and what came of the questions and of what was stored; `seconds` apart, as time on the wall and as
-        time of the processor. All but `seconds` is the same for the same arguments.
+        time of the processor. All but `seconds` is the same for the same arguments, unless the budget is one of time.
     """
     started = time.perf_counter()
-    regime = regime or Regime()
-    model, tokenizer, task = warm_start(seed, regime)
-    unit = token_budget or tokens_of(task, seed, regime)
-    budget = round(unit * budget_factor)
-    solved = SolvedQuestions(task.reward_function)
+    regime, options = regime or Regime(), options or {}
+    budget = regime.budget(seed, budget_factor, token_budget)
+    most = most_steps(budget, options.get("num_iterations", 1))
     with tempfile.TemporaryDirectory() as output_dir, quiet_host():
-        trainer = ExGRPOTrainer(
-            model=model,
-            reward_funcs=solved.reward_function,
-            args=_arguments(preset, seed, regime, task, budget, budget_factor, output_dir, options or {}),
-            train_dataset=task.make("train", regime.train_questions, seed),
-            processing_class=tokenizer,
+        limits = {"max_generated_tokens": int(budget.size)} if budget.kind == "tokens" else {}
+        prepared = prepare(regime, seed, preset, {**options, **limits}, output_dir, most)
+        solved = SolvedQuestions(
+            prepared.material.rewards[prepared.deciding], prepared.settings.args.correctness_threshold
         )
-        stored = StoredAnswers(trainer, task)
-        held_out = task.make("eval", regime.eval_questions, seed)
-        watch = Watch(trainer, task, held_out, regime, budget, unit, on_progress)
+        rewards = [*prepared.material.rewards]
+        rewards[prepared.deciding] = solved.reward_function
+        trainer = make_trainer(prepared.settings, replace(prepared.material, rewards=rewards))
+        stored = StoredAnswers(trainer, prepared.material.task)
+        watch = Watch(trainer, prepared, budget, on_progress)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(watch)
         trainer.train()
@@ -116,10 +157,10 @@ def run_arm(
             name: list(value) if isinstance(value, tuple) else value
             for name, value in (asdict(trainer.args.replay) | asdict(trainer.args.objective)).items()
         },
-        "token_budget": budget,
+        "token_budget": int(budget.size) if budget.kind == "tokens" else None,
         "tokens": trainer.generated_tokens,
         "steps": trainer.state.global_step,
-        "ended_by": "steps" if trainer.state.global_step == trainer.args.max_steps else "tokens",
+        "ended_by": "steps" if trainer.state.global_step == trainer.args.max_steps else budget.kind,
         "final": watch.curve[-1],
         "questions_solved": len(solved.questions),
         "retired": planner.buffer.num_retired if planner else None,
@@ -131,6 +172,13 @@ def run_arm(
     }
 
 
+def most_steps(budget: Budget, updates: int) -> int:
+    """Optimizer steps after which an arm ends in any case."""
+    if budget.kind == "steps":
+        return int(budget.size)
+    return ENDLESS if budget.steps is None else SURPLUS_STEPS * budget.steps * updates
+
+
 def figures(result: EvaluationResult) -> dict[str, Any]:
     """What of an evaluation is kept."""
     row = result.as_row()
@@ -138,92 +186,52 @@ def figures(result: EvaluationResult) -> dict[str, Any]:
     return {f"pass_at_{k}": value for k, value in result.pass_at_k.items()} | {name: row[name] for name in kept}
 
 
-def _evaluate(model: Any, tokenizer: Any, held_out: Any, task: Family, regime: Regime) -> EvaluationResult:
-    return evaluate_policy(
-        model,
-        tokenizer,
-        held_out,
-        task.reward_function,
-        num_samples=regime.num_samples,
-        max_new_tokens=task.max_completion_length,
-        batch_size=2048,
-        seed=EVALUATION_SEED,
-        is_valid=task.is_valid,
-    )
-
-
-def _arguments(
-    preset: str,
-    seed: int,
-    regime: Regime,
-    task: Family,
-    budget: int,
-    factor: float,
-    output_dir: str,
-    options: Mapping[str, Any],
-) -> ExGRPOConfig:
-    most = SURPLUS_STEPS * math.ceil(regime.steps * max(factor, 1.0)) * options.get("num_iterations", 1)
-    given: dict[str, Any] = dict(
-        preset=preset,
-        start_pass_at_1=0.0,
-        max_generated_tokens=budget,
-        output_dir=output_dir,
-        seed=seed,
-        num_generations=regime.num_generations,
-        per_device_train_batch_size=regime.questions_per_step * regime.num_generations,
-        max_completion_length=task.max_completion_length,
-        max_steps=most,
-        learning_rate=regime.learning_rate,
-        lr_scheduler_type="constant",
-        adam_beta2=0.95,
-        max_grad_norm=1.0,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        dataloader_pin_memory=False,
-        save_strategy="no",
-        experience_log="none",
-        logging_steps=1,
-        report_to=[],
-        disable_tqdm=True,
-    )
-    return ExGRPOConfig(**{**given, **options})
-
-
 class SolvedQuestions:
-    """A task's reward function that also remembers which training questions were ever answered rightly."""
+    """A reward function that also remembers which training questions were ever answered rightly."""
 
-    def __init__(self, function: Callable[..., list[float | None]]):
+    def __init__(self, function: Callable[..., Any], threshold: float):
         self.questions: set[str] = set()
 
+        def remember(prompts: Sequence[Any], rewards: Sequence[float | None]) -> None:
+            right = (reward is not None and reward > threshold for reward in rewards)
+            self.questions |= {repr(prompt) for prompt, is_right in zip(prompts, right, strict=True) if is_right}
+
         @functools.wraps(function)
-        def reward_function(prompts: list[Any], **columns: Any) -> list[float | None]:
+        def reward_function(prompts: list[Any], **columns: Any) -> Any:
             rewards = function(prompts=prompts, **columns)
-            self.questions |= {prompt for prompt, reward in zip(prompts, rewards, strict=True) if reward}
+            remember(prompts, rewards)
             return rewards
 
-        self.reward_function = reward_function
+        @functools.wraps(function)
+        async def async_reward_function(prompts: list[Any], **columns: Any) -> Any:
+            rewards = await function(prompts=prompts, **columns)
+            remember(prompts, rewards)
+            return rewards
+
+        is_async = inspect.iscoroutinefunction(function)
+        self.reward_function: Callable[..., Any] = async_reward_function if is_async else reward_function
 
 
 class StoredAnswers:
     """Whether what is stored and replayed is right by right reasoning, and how often the same trajectory is taken."""
 
-    def __init__(self, trainer: ExGRPOTrainer, task: Family):
+    def __init__(self, trainer: ExGRPOTrainer, task: Task | None):
         self.valid: dict[int, bool] = {}
         self.picks: list[int] = []
-        self._task, self._decode = task, trainer.processing_class.decode
+        self._task, self._decode = task if isinstance(task, Family) else None, trainer.processing_class.decode
         if trainer.experience is not None and trainer.questions is not None:
             self._questions = trainer.questions
             trainer.experience.listeners.append(one_by_one(self._see))
 
     def figures(self) -> dict[str, Any]:
-        """`stored_valid`, `replayed_valid`: shares; `distinct_picks`: different trajectories over all picks."""
-        picks = len(self.picks)
+        """`stored_valid`, `replayed_valid`: shares, where the task can tell; `distinct_picks`: different trajectories over all
+        picks."""
+        picks, told = len(self.picks), self._task is not None
         return {
             "stored": len(self.valid),
-            "stored_valid": sum(self.valid.values()) / len(self.valid) if self.valid else None,
+            "stored_valid": sum(self.valid.values()) / len(self.valid) if self.valid and told else None,
             "replayed": picks,
-            "replayed_valid": sum(self.valid[serial] for serial in self.picks) / picks if picks else None,
+            "replayed_valid": sum(self.valid[serial] for serial in self.picks) / picks if picks and told else None,
             "distinct_picks": len(set(self.picks)) / picks if picks else None,
         }
 
@@ -232,30 +240,21 @@ class StoredAnswers:
             trajectory = event.trajectory
             text = self._decode(trajectory.completion_ids.tolist(), skip_special_tokens=True)
             prompt = self._questions.row(trajectory.question)["prompt"]
-            self.valid[event.serial] = trajectory.correct and self._task.is_valid(prompt, text)
+            self.valid[event.serial] = trajectory.correct and (self._task is None or self._task.is_valid(prompt, text))
         elif isinstance(event, Replayed):
             self.picks.append(event.serial)
 
 
 class Watch(TrainerCallback):
-    """Keeps the log, evaluates at even distances of generated tokens, and reports every step."""
+    """Keeps the log, evaluates at even distances of the budget, ends the run by time, and reports every step."""
 
-    def __init__(
-        self,
-        trainer: ExGRPOTrainer,
-        task: Family,
-        held_out: Any,
-        regime: Regime,
-        budget: int,
-        unit: int,
-        on_progress: Progress | None,
-    ):
-        self.trainer, self.task, self.held_out, self.regime, self.budget = trainer, task, held_out, regime, budget
-        self.spacing = unit / regime.evaluations
+    def __init__(self, trainer: ExGRPOTrainer, prepared: Prepared, budget: Budget, on_progress: Progress | None):
+        self.trainer, self.prepared, self.budget = trainer, prepared, budget
         self.on_progress = on_progress or (lambda progress: None)
         self.history: list[dict[str, Any]] = []
         self.curve: list[dict[str, Any]] = []
-        self.seconds: dict[str, Any] = {"train": 0.0, "evaluate": 0.0, "cpu": []}
+        self.seconds: dict[str, Any] = {"train": 0.0, "evaluate": 0.0, "cpu": [], "wall": []}
+        self.seconds["clock"] = "cpu" if trainer.accelerator.device.type == "cpu" else "wall"
         self._since, self._cpu = 0.0, 0.0
         self._evaluated = 0.0
 
@@ -274,25 +273,38 @@ class Watch(TrainerCallback):
             self._report()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        tokens = self.trainer.generated_tokens
-        due = int(tokens / self.spacing)
-        if tokens < self.budget and due > self._evaluated:
+        used = self._used(state.global_step)
+        due = int(used / self.budget.spacing)
+        if used >= self.budget.size:
+            control.should_training_stop = True
+        elif due > self._evaluated:
             self._evaluate(state.global_step, due)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluate(state.global_step, self.budget / self.spacing)
+        self._evaluate(state.global_step, self.budget.size / self.budget.spacing)
         self.seconds["train"] = time.perf_counter() - self._since - self.seconds["evaluate"]
 
     def mean(self, name: str) -> float:
         return math.fsum(row.get(name) or 0.0 for row in self.history) / max(1, len(self.history))
 
+    def _used(self, step: int) -> float:
+        """How much of the budget is used up; of time the longest of all processes, so that they end together."""
+        if self.budget.kind == "tokens":
+            return self.trainer.generated_tokens
+        if self.budget.kind == "steps":
+            return step
+        accelerator = self.trainer.accelerator
+        trained = time.perf_counter() - self._since - self.seconds["evaluate"]
+        return float(accelerator.gather(torch.tensor([trained], device=accelerator.device)).max())
+
     def _evaluate(self, step: int, number: float) -> None:
-        """`at` is the evaluation's place on the token axis, the same for all arms; `tokens` is what was generated."""
+        """`at` is the evaluation's place in the budget, the same for all arms; `tokens` is what was generated."""
         self._evaluated = number
         began, cpu = time.perf_counter(), time.process_time()
         self.seconds["cpu"].append(cpu - self._cpu)
-        result = _evaluate(self.trainer.model, self.trainer.processing_class, self.held_out, self.task, self.regime)
-        at = round(self.spacing * number)
+        self.seconds["wall"].append(began - self._since - self.seconds["evaluate"])
+        result = self.prepared.evaluate(self.trainer)
+        at = round(self.budget.spacing * number)
         self.curve.append({"step": step, "at": at, "tokens": self.trainer.generated_tokens, **figures(result)})
         self.seconds["evaluate"] += time.perf_counter() - began
         self._cpu += time.process_time() - cpu
@@ -304,7 +316,7 @@ class Watch(TrainerCallback):
             {
                 "step": self.trainer.state.global_step,
                 "tokens": self.trainer.generated_tokens,
-                "budget": self.budget,
+                "budget": self.budget.size,
                 "pass_at_1": last.get("fresh/pass_at_1"),
                 "replay_share": last.get("replay/share"),
                 "retired": last.get("replay/retired"),
@@ -316,13 +328,13 @@ class Watch(TrainerCallback):
 
 
 def set_up_worker() -> None:
-    """What a process that trains arms does first: one thread, and nothing that would write between the lines of the display.
+    """What a process that trains arms does first: its threads, and nothing that would write between the lines of the display.
 
     No bars for weights that load in a millisecond; why replay is idle is in the progress of an arm.
     """
-    import torch
     from transformers.utils import logging as host_logging
 
-    torch.set_num_threads(1)
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))
     host_logging.disable_progress_bar()
     logging.getLogger("exgrpo.trl").setLevel(logging.ERROR)  # alarms too

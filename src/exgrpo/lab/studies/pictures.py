@@ -131,8 +131,9 @@ def _widen(panel: Any, least: float) -> None:
 
 
 def _points(run: Run, figure: str, axis: str) -> list[tuple[float, float]]:
+    tokens = run.axis("tokens")
     places: dict[str, Callable[[int], float | None]] = {
-        "tokens": lambda i: run.curve[i]["at"] / 1000,
+        "tokens": lambda i: tokens[i] / 1000,
         "steps": lambda i: run.curve[i]["step"],
         "seconds": lambda i: run.cpu[i] if run.cpu else None,
     }

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from ...errors import ConfigurationError
 from ...tasks.base import Family
@@ -57,8 +57,70 @@ class Regime:
                 f"({self.questions_per_step}): one step takes that many distinct questions."
             )
 
+    eval_batch_size: ClassVar[int] = 2048  # a tiny policy is fastest with a thousand or two
+    eval_temperature: ClassVar[float] = 1.0
+    recipe: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # the whole is made from the fields
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def recipe_of(self, seed: int) -> dict[str, Any]:
+        """Options of `exgrpo train` for a seed: of its questions, its warm-up and its training."""
+        from ...tasks import get_task
+
+        task = get_task(self.task, **self.knobs)
+        assert isinstance(task, Family)
+        return {
+            "task": self.task,
+            "task_knobs": dict(self.knobs),
+            "task_questions": self.train_questions,
+            "task_eval_questions": self.eval_questions,
+            "task_seed": seed,
+            "warm_up_seed": seed,
+            "warm_up_batches": self.warm_up_batches,
+            "start_pass_at_1": 0.0,
+            "num_generations": self.num_generations,
+            "per_device_train_batch_size": self.questions_per_step * self.num_generations,
+            "max_completion_length": task.max_completion_length,
+            "learning_rate": self.learning_rate,
+            "lr_scheduler_type": "constant",
+            "adam_beta2": 0.95,
+            "max_grad_norm": 1.0,
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "dataloader_pin_memory": False,
+            "seed": seed,
+        }
+
+    def budget(self, seed: int, factor: float = 1.0, tokens: int | None = None) -> "Budget":
+        """What an arm may generate: `factor` times `tokens`, by default those of the seed's on-policy steps."""
+        from ...tasks import get_task
+
+        if tokens is None:
+            task = get_task(self.task, **self.knobs)
+            assert isinstance(task, Family)
+            tokens = tokens_of(task, seed, self)
+        return Budget(
+            "tokens", round(tokens * factor), tokens / self.evaluations, math.ceil(self.steps * max(factor, 1.0))
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What an arm may use up, and when it is evaluated.
+
+    Args:
+        kind: what is counted: generated tokens, optimizer steps, or seconds of training.
+        size: how much of it.
+        spacing: evaluations are this far apart.
+        steps: optimizer steps of on-policy training that use it up; None where that is not known.
+    """
+
+    kind: Literal["tokens", "steps", "seconds"]
+    size: float
+    spacing: float
+    steps: int | None = None
 
 
 def positive_number(name: str, value: Any) -> None:
@@ -77,6 +139,12 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
 
 def tokens_of(task: Family, seed: int, regime: Regime) -> int:
     """Completion tokens of `regime.steps` on-policy steps, were every completion as long as a right one."""
-    questions = task.draw("train", regime.train_questions, seed)
-    length = sum(len(task.solution(question)) + 1 for question in questions) / len(questions)
-    return round(regime.steps * regime.questions_per_step * regime.num_generations * length)
+    completions = regime.steps * regime.questions_per_step * regime.num_generations
+    return right_tokens(task, seed, regime.train_questions, completions)
+
+
+def right_tokens(task: Family, seed: int, questions: int, completions: int) -> int:
+    """Tokens of so many completions, were every one as long as a right one of the seed's training questions."""
+    drawn = task.draw("train", questions, seed)
+    length = sum(len(task.solution(question)) + 1 for question in drawn) / len(drawn)
+    return round(completions * length)

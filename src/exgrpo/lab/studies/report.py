@@ -5,6 +5,7 @@ from typing import Any
 
 from ...report.table import markdown_table
 from .pictures import draw_differences, draw_setting
+from .recipe_regime import RecipeRegime
 from .results import write_whole
 from .study_file import file_name
 from .summary import Findings, answer_rows, arm_rows, difference_rows, load_findings
@@ -54,11 +55,25 @@ def write_report(folder: Path, output_dir: Path) -> list[Path]:
 def regime_line(found: Findings, setting: str) -> str:
     """Sizes of a setting in a sentence."""
     regime = found.setting(setting).regime
+    if isinstance(regime, RecipeRegime):
+        return recipe_line(regime)
     knobs = "".join(f", {name} {value}" for name, value in regime.knobs.items())
     return (
         f"Task {regime.task}{knobs}: {regime.train_questions:,} training questions, {regime.eval_questions:,} held out; "
         f"{regime.questions_per_step} questions x {regime.num_generations} completions a step, learning rate "
         f"{regime.learning_rate:g}, the generated tokens of {regime.steps} on-policy steps."
+    )
+
+
+def recipe_line(regime: RecipeRegime) -> str:
+    """Model, questions and budget of a recipe in a sentence."""
+    recipe, [(kind, size)] = regime.recipe, regime.budget_of.items()
+    questions = recipe.get("task") or recipe.get("dataset_name")
+    budget = f"the tokens of {size:,g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"
+    return (
+        f"Model {recipe.get('model_name_or_path') or 'the built-in tiny policy'}, questions {questions}, learning rate "
+        f"{recipe.get('learning_rate', 'default')}; {budget} a run; held out: at most {regime.eval_questions:,} questions x "
+        f"{regime.num_samples} samples at temperature {regime.eval_temperature:g}."
     )
 
 

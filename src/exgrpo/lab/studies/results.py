@@ -4,6 +4,7 @@
 one that was not; `times.jsonl` holds what it cost, `study.json` what was run, on which machine, with which versions.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigurationError
+from ...report.files import write_whole
 from .study import Cell
 
 Row = Mapping[str, Any]
@@ -101,6 +103,26 @@ class Results:
                 file.flush()
                 os.fsync(file.fileno())
 
+    def collect(self, cells: Sequence[Cell]) -> None:
+        """Take in the runs that were made one by one, elsewhere (`keep_alone`), and are the study's."""
+        there = self.rows()
+        for cell in cells:
+            path = self._alone(cell.key)
+            if cell.key not in there and path.exists():
+                kept = json.loads(path.read_text())
+                if kept["row"]["fingerprint"] == cell.fingerprint:
+                    self.add(kept["row"], kept["times"])
+
+    def keep_alone(self, row: Row, times: Row) -> Path:
+        """Keep a run in a file of its own, while other processes keep theirs; returns its path."""
+        path = self._alone(row["key"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"row": row, "times": times}) + "\n")
+        return path
+
+    def _alone(self, key: str) -> Path:
+        return self.folder / "runs" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
     def order(self, cells: Sequence[Cell]) -> None:
         """Put the lines in the order of the study; those of no cell come last."""
         places = {cell.key: place for place, cell in enumerate(cells)}
@@ -112,16 +134,6 @@ class Results:
         return any(
             path.exists() and not path.read_bytes().endswith(b"\n") for path in (self.rows_path, self.times_path)
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file in one step."""
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 def read(path: Path) -> dict[str, Row]:

@@ -1,15 +1,19 @@
-"""Run what of a study has not been run yet, on a few processes with one thread each."""
+"""Run what of a study has not been run yet, on a few processes."""
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from ...tasks import Family, get_task
+from .recipe_regime import RecipeRegime
+from .regime import Regime
 from .results import Results
 from .study import Cell, Study
-from .workers import Job, run_jobs
+from .workers import THREAD_VARIABLES, Job, run_jobs
 
+SET_UP = "exgrpo.lab.studies.arm:set_up_worker"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 SECONDS_PER_TOKEN = 5e-5
 """Of the tiny policy on one thread of a server's processor (2026): generating a completion token and learning from it."""
@@ -37,6 +41,7 @@ def estimated_seconds(cells: Sequence[Cell], tokens_of: Callable[[Cell], float],
 
 def _seconds(cell: Cell, tokens: float) -> float:
     regime = cell.setting.regime
+    assert isinstance(regime, Regime)
     if cell.arm is None:
         task = get_task(regime.task, **regime.knobs)
         assert isinstance(task, Family)
@@ -72,7 +77,9 @@ def run_study(
     """
     with results.locked():
         results.check_versions(about)
-        done = results.done(study.cells(), discard_changed)
+        results.done(study.cells(), discard_changed)
+        results.collect(study.cells())
+        done = results.done(study.cells())
         todo = [cell for cell in cells if cell.key not in done]
         results.describe(about, runs=bool(todo))  # not before everything that may refuse
         if todo:
@@ -84,7 +91,7 @@ def _run(todo: Sequence[Cell], results: Results, workers: int, display: Any) -> 
     by_key = {cell.key: cell for cell in todo}
     width = max(map(len, by_key))
     began, finished = time.perf_counter(), 0
-    with display, closing(run_jobs(_jobs(todo), workers, "exgrpo.lab.studies.arm:set_up_worker", OFFLINE)) as events:
+    with display, closing(run_jobs(_jobs(todo, workers), workers, SET_UP, OFFLINE)) as events:
         for kind, job, payload in events:
             name = job.name.ljust(width)
             if kind == "start":
@@ -102,7 +109,17 @@ def _run(todo: Sequence[Cell], results: Results, workers: int, display: Any) -> 
                 )
 
 
-def _jobs(todo: Sequence[Cell]) -> list[Job]:
+def environment_of(regime: Regime | RecipeRegime, workers: int) -> dict[str, str] | None:
+    """Variables of a process that trains on a recipe alone; None where processes are shared."""
+    if isinstance(regime, Regime):
+        return None
+    threads = 1 if regime.is_tiny else max(1, (os.cpu_count() or 1) // workers)
+    given = {str(name): str(value) for name, value in (regime.recipe.get("env") or {}).items()}
+    hub = {} if regime.is_tiny else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
+    return dict.fromkeys(THREAD_VARIABLES, str(threads)) | hub | given
+
+
+def _jobs(todo: Sequence[Cell], workers: int) -> list[Job]:
     """The start of a seed comes before its arms, so that one process warms the policy up and the others find it."""
     starts = {(cell.setting.name, cell.seed): cell.key for cell in todo if cell.arm is None}
     return [
@@ -114,6 +131,7 @@ def _jobs(todo: Sequence[Cell]) -> list[Job]:
                 start for start in (starts.get((cell.setting.name, cell.seed)),) if start and cell.arm is not None
             ),
             reports=True,
+            environment=environment_of(cell.setting.regime, workers),
         )
         for cell in todo
     ]

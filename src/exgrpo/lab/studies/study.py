@@ -1,4 +1,4 @@
-"""A study: settings (task, sizes, learning rate) x arms (a preset with overrides) x seeds. Data, read from YAML by
+"""A study: settings (task, sizes, learning rate; or a recipe) x arms (a preset with overrides) x seeds. Data, read from YAML by
 `study_file`.
 
     title: Does replay help on chains?
@@ -6,6 +6,7 @@
     baseline: on-policy
     settings:
       chains: {task: chains, steps: 150, learning_rate: 8.0e-4}
+      gsm8k: {recipe: recipes/gsm8k.yaml, budget: {tokens: 2000000}}
     arms:
       on-policy: {preset: on-policy}
       exgrpo: {preset: exgrpo, sigma: 0.25}  # any option of replay and objective
@@ -25,6 +26,7 @@ from typing import Any
 from ...config import ObjectiveConfig, ReplayConfig
 from ...errors import ConfigurationError
 from ...presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, resolve
+from .recipe_regime import RecipeRegime
 from .regime import Regime
 
 START = "(start)"
@@ -60,7 +62,7 @@ class Setting:
     """What the arms of a comparison have in common, and the arms."""
 
     name: str
-    regime: Regime
+    regime: Regime | RecipeRegime
     arms: tuple[Arm, ...]
 
 
@@ -88,7 +90,8 @@ class Cell:
     def _of_arm(self) -> dict[str, Any]:
         if self.arm is None:
             return {}
-        ours = {name: value for name, value in self.arm.options.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
+        given = {**self.setting.regime.recipe, **self.arm.options}
+        ours = {name: value for name, value in given.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
         replay, objective = resolve(self.arm.preset, **ours)
         return {
             "replay": _deciding(replay),
@@ -139,6 +142,8 @@ class Study:
 
         def short(setting: Setting) -> Setting:
             regime = setting.regime
+            if isinstance(regime, RecipeRegime):
+                return replace(setting, regime=regime.shortened())
             sizes: dict[str, Any] = {name: min(getattr(regime, name) or most, most) for name, most in SHORT.items()}
             sizes["train_questions"] = min(regime.train_questions, 4 * regime.questions_per_step)
             return replace(setting, regime=replace(regime, **sizes))

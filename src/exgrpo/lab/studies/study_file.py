@@ -8,11 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from ...cli.fields import table
+from ...cli.train import read_recipe
 from ...errors import ConfigurationError
 from ...presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, resolve
 from ...registry import resolve_rules
 from ...spelling import did_you_mean, spelled
 from ...yaml_file import read_yaml, with_numbers
+from .recipe_regime import OF_THE_STUDY, RecipeRegime
 from .regime import Regime, positive_number
 from .study import START, Arm, Setting, Study
 
@@ -53,15 +56,30 @@ def load_study(path: str | Path) -> Study:
     Raises:
         ConfigurationError: the file cannot be read, is not YAML, or is no study.
     """
-    path = Path(path)
-    return make_study(read_yaml(path, "The study"), path.stem)
+    return make_study(read_study(path), Path(path).stem)
+
+
+def read_study(path: str | Path) -> Any:
+    """The dictionary of a study's file, with its recipes in place of their paths; raises like `load_study`."""
+    raw = read_yaml(Path(path), "The study")
+    settings = raw.get("settings") if isinstance(raw, Mapping) else None
+    if not isinstance(settings, Mapping):
+        return raw
+    return {**raw, "settings": {name: _with_recipe(setting, Path(path).parent) for name, setting in settings.items()}}
+
+
+def _with_recipe(setting: Any, folder: Path) -> Any:
+    if not isinstance(setting, Mapping) or not isinstance(setting.get("recipe"), str):
+        return setting
+    return {**setting, "recipe": read_recipe(str(folder / setting["recipe"]))}
 
 
 def make_study(raw: Any, name: str) -> Study:
     """A study from its dictionary; raises like `load_study`."""
     where, raw = f"Study {name}", with_numbers(raw)
     check_keys(raw, where, ("settings", "arms"), ("title", "seeds", "baseline", "contrasts"))
-    arms = _arms(raw["arms"], where)
+    recipes = [isinstance(value, Mapping) and "recipe" in value for _, value in _items(raw["settings"], where)]
+    arms = _arms(raw["arms"], where, of_recipes=all(recipes))
     settings = tuple(
         _setting(key, value, arms, f"{where}, setting {key!r}") for key, value in _items(raw["settings"], where)
     )
@@ -112,17 +130,17 @@ def _is_seed(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _arms(raw: Any, where: str) -> dict[str, Arm]:
+def _arms(raw: Any, where: str, of_recipes: bool) -> dict[str, Arm]:
     arms: dict[str, Arm] = {}
     for name, value in _items(raw, where):
-        for arm in _expand(name, value, f"{where}, arm {name!r}"):
+        for arm in _expand(name, value, f"{where}, arm {name!r}", of_recipes):
             if arm.name in arms:
                 raise ConfigurationError(f"{where}: two arms are called {arm.name!r}.")
             arms[arm.name] = arm
     return arms
 
 
-def _expand(name: str, raw: Any, where: str) -> Iterable[Arm]:
+def _expand(name: str, raw: Any, where: str, of_recipes: bool) -> Iterable[Arm]:
     """One arm; or with a `grid` of options an arm for every combination, named after its values."""
     if not isinstance(raw, Mapping):
         raise ConfigurationError(f"{where}: must be a mapping with at least `preset`, but {raw!r} came.")
@@ -131,9 +149,9 @@ def _expand(name: str, raw: Any, where: str) -> Iterable[Arm]:
         raise ConfigurationError(f"{where}: `grid` maps options to lists of values, but {grid!r} came.")
     plain = {key: value for key, value in raw.items() if key != "grid"}
     if not grid:
-        return [_arm(name, plain, where)]
+        return [_arm(name, plain, where, of_recipes)]
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return [_arm(f"{name} {_values(values)}", {**plain, **values}, where) for values in combinations]
+    return [_arm(f"{name} {_values(values)}", {**plain, **values}, where, of_recipes) for values in combinations]
 
 
 def _values(options: Mapping[str, Any]) -> str:
@@ -143,7 +161,7 @@ def _values(options: Mapping[str, Any]) -> str:
     )
 
 
-def _arm(name: str, raw: Mapping[str, Any], where: str) -> Arm:
+def _arm(name: str, raw: Mapping[str, Any], where: str, of_recipes: bool) -> Arm:
     if "/" in name or name == START:
         raise ConfigurationError(f"{where}: an arm's name must not contain a slash, nor be {START!r}.")
     options = dict(raw)
@@ -156,12 +174,16 @@ def _arm(name: str, raw: Mapping[str, Any], where: str) -> Arm:
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise ConfigurationError(f"{where}: `budget` is a factor above 0 of the setting's tokens, but is {budget!r}.")
     _count(f"{where}: `tried`", tried)
-    _check_options(options, preset, where)
+    _check_options(options, preset, where, of_recipes)
     return Arm(name, preset, options, float(budget), tried)
 
 
-def _check_options(options: Mapping[str, Any], preset: str, where: str) -> None:
+def _check_options(options: Mapping[str, Any], preset: str, where: str, of_recipes: bool) -> None:
+    """Raise ConfigurationError for what an arm cannot set; of an arm on recipes the values are checked where it is parsed."""
     ours = {name: value for name, value in options.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
+    if of_recipes:
+        _check_recipe_options(options, where)
+        return
     unknown = [name for name in options if name not in ours and name not in HOST_OPTIONS]
     if unknown:
         raise ConfigurationError(
@@ -180,6 +202,16 @@ def _check_options(options: Mapping[str, Any], preset: str, where: str) -> None:
         raise ConfigurationError(f"{where}: the tiny policies of the lab have no encoder, which these options need.")
 
 
+def _check_recipe_options(options: Mapping[str, Any], where: str) -> None:
+    known = {row["name"] for row in table()["fields"]}
+    for name in options:
+        if name in OF_THE_STUDY:
+            raise ConfigurationError(f"{where}: {name!r} is the study's own: arms differ in other options.")
+        if name not in known:
+            near = did_you_mean(name, sorted(known))
+            raise ConfigurationError(f"{where}: unknown option {name!r}.{near} See exgrpo train --help all.")
+
+
 def _nearest_option(name: str) -> str:
     return did_you_mean(name, (*HOST_OPTIONS, *REPLAY_FIELDS, *OBJECTIVE_FIELDS, "preset", "budget", "tried", "grid"))
 
@@ -187,8 +219,12 @@ def _nearest_option(name: str) -> str:
 def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Setting:
     if "/" in name:
         raise ConfigurationError(f"{where}: a setting's name must not contain a slash.")
-    sizes = tuple(f.name for f in fields(Regime) if f.name != "task")
-    check_keys(raw, where, ("task",), (*sizes, "arms", "overrides"))
+    of_recipe = isinstance(raw, Mapping) and "recipe" in raw
+    required = ("recipe", "budget") if of_recipe else ("task",)
+    optional = tuple(
+        f.name for f in fields(RecipeRegime if of_recipe else Regime) if f.name not in (*required, "budget_of")
+    )
+    check_keys(raw, where, required, (*optional, "arms", "overrides"))
     values = dict(raw)
     chosen, overrides = values.pop("arms", list(arms)), values.pop("overrides", {})
     if not isinstance(chosen, list) or not chosen:
@@ -197,15 +233,17 @@ def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Settin
         _known(arm, arms, where)
     if len(set(chosen)) < len(chosen):
         raise ConfigurationError(f"{where}: an arm occurs twice in {chosen}.")
-    own = _overridden([arms[arm] for arm in chosen], overrides, where)
-    values["task"] = _task_name(values, where)
+    own = _overridden([arms[arm] for arm in chosen], overrides, where, of_recipe)
     try:
+        if of_recipe:
+            return Setting(name, RecipeRegime(budget_of=values.pop("budget"), **values), own)
+        values["task"] = _task_name(values, where)
         return Setting(name, Regime(**values), own)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
 
 
-def _overridden(arms: Sequence[Arm], overrides: Any, where: str) -> tuple[Arm, ...]:
+def _overridden(arms: Sequence[Arm], overrides: Any, where: str, of_recipe: bool) -> tuple[Arm, ...]:
     """The arms with what a setting changes of their options and of `tried`."""
     if not isinstance(overrides, Mapping) or not all(isinstance(value, Mapping) for value in overrides.values()):
         raise ConfigurationError(f"{where}: `overrides` maps arms to options, but {overrides!r} came.")
@@ -221,7 +259,7 @@ def _overridden(arms: Sequence[Arm], overrides: Any, where: str) -> tuple[Arm, .
             if fixed in more:
                 raise ConfigurationError(f"{here}: `{fixed}` belongs to the arm; overrides change options and `tried`.")
         options = {**arm.options, **more}
-        _check_options(options, arm.preset, here)
+        _check_options(options, arm.preset, here, of_recipe)
         own.append(replace(arm, options=options, tried=tried))
     return tuple(own)
 

@@ -53,6 +53,18 @@ class Run:
                 return heights[i - 1] + max(0.0, part) * (heights[i] - heights[i - 1])
         return heights[-1]
 
+    def axis(self, name: str) -> Sequence[float]:
+        """Where the points of the curve lie on the axis of `tokens`, `steps` or `time`; none where time is not known.
+
+        Of arms that end by their tokens the places are those of the budget, the same for all arms.
+        """
+        if name == "time":
+            return self.cpu
+        if name == "steps":
+            return [point["step"] for point in self.curve]
+        planned = self.row.get("token_budget") is not None
+        return [point["at" if planned else "tokens"] for point in self.curve]
+
     def tokens_to(self, accuracy: float) -> float | None:
         """Generated tokens after which held-out Pass@1 first reaches an accuracy; None if it never does."""
         before = self.curve[0]
@@ -114,18 +126,25 @@ class Findings:
     def difference(self, setting: str, arm: str, base: str, figure: str) -> PairedDifference | None:
         """Of an arm to another over their common seeds; None for fewer than five, or where a run lacks the figure.
 
-        `equal_time` is Pass@1 at the processor time that the quicker of the two needed in all, seed by seed.
+        `equal_time` is Pass@1 at the processor time that the quicker of the two needed in all, seed by seed; `equal_tokens` and
+        `equal_steps` are alike. `equal_time:pass_at_8` is of another figure.
         """
-        pairs = [
-            (self.runs[setting, arm, seed], self.runs[setting, base, seed]) for seed in self.seeds(setting, arm, base)
-        ]
-        if figure == "equal_time":
-            values: list[Any] = [_equal_time(ours, theirs) for ours, theirs in pairs]
-        else:
-            values = [(ours.figure(figure), theirs.figure(figure)) for ours, theirs in pairs]
-        if len(values) < MIN_PAIRS or any(None in pair for pair in values):
+        values = self.pairs(setting, arm, base, figure)
+        if len(values) < MIN_PAIRS:
             return None
         return paired_difference([ours for ours, _ in values], [theirs for _, theirs in values])
+
+    def pairs(self, setting: str, arm: str, base: str, figure: str) -> list[tuple[float, float]]:
+        """A figure of both arms, by seed; none at all where a run lacks it."""
+        runs = [
+            (self.runs[setting, arm, seed], self.runs[setting, base, seed]) for seed in self.seeds(setting, arm, base)
+        ]
+        if figure.startswith("equal_"):
+            axis, _, name = figure.removeprefix("equal_").partition(":")
+            values: list[Any] = [_equal(ours, theirs, axis, name or "pass_at_1") for ours, theirs in runs]
+        else:
+            values = [(ours.figure(figure), theirs.figure(figure)) for ours, theirs in runs]
+        return [] if any(None in pair for pair in values) else values
 
     def tokens_to_baseline(self, setting: str, arm: str, base: str | None = None) -> tuple[float | None, int, int]:
         """Median share of the budget that an arm needs for the baseline's final Pass@1 of the same seed.
@@ -153,11 +172,13 @@ class Findings:
         return sum(run.collapsed for run in runs), len(runs)
 
 
-def _equal_time(ours: Run, theirs: Run) -> tuple[float, float] | tuple[None, None]:
-    if not ours.cpu or not theirs.cpu:
+def _equal(ours: Run, theirs: Run, axis: str, figure: str) -> tuple[float, float] | tuple[None, None]:
+    """The figures of two runs where the one that ends first on the axis does."""
+    places = ours.axis(axis), theirs.axis(axis)
+    if not all(places):
         return None, None
-    time = min(ours.cpu[-1], theirs.cpu[-1])
-    return ours.at(ours.cpu, time, "pass_at_1"), theirs.at(theirs.cpu, time, "pass_at_1")
+    end = min(places[0][-1], places[1][-1])
+    return ours.at(places[0], end, figure), theirs.at(places[1], end, figure)
 
 
 def load_findings(folder: Any) -> Findings:
@@ -173,7 +194,7 @@ def load_findings(folder: Any) -> Findings:
         row = rows.get(cell.key)
         if cell.arm is not None and start is not None and row is not None and row["fingerprint"] == cell.fingerprint:
             seconds = times.get(cell.key, {}).get("seconds")
-            cpu = (0.0, *seconds["cpu"]) if seconds else ()
+            cpu = (0.0, *seconds[seconds.get("clock", "cpu")]) if seconds else ()
             runs[cell.setting.name, cell.arm.name, cell.seed] = Run(
                 row, (*start["curve"], *row["curve"]), cpu, _samples(cell)
             )
@@ -201,7 +222,7 @@ def arm_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
 def _start_row(found: Findings, setting: Setting, k: str) -> dict[str, Any]:
     starts = {seed: run.curve[0] for (name, _, seed), run in found.runs.items() if name == setting.name}
     means = {f: math.fsum(s[f] for s in starts.values()) / max(1, len(starts)) for f in ("pass_at_1", k)}
-    return {"arm": START, "Pass@1": means["pass_at_1"], _label(k): means[k], "seeds": len(starts)}
+    return {"arm": START, "Pass@1": means["pass_at_1"], label(k): means[k], "seeds": len(starts)}
 
 
 def _arm_row(found: Findings, setting: Setting, arm: Arm, k: str, seeds: int) -> dict[str, Any]:
@@ -214,7 +235,7 @@ def _arm_row(found: Findings, setting: Setting, arm: Arm, k: str, seeds: int) ->
     return {
         "arm": arm.name,
         "Pass@1": found.mean(setting.name, arm.name, "pass_at_1"),
-        _label(k): found.mean(setting.name, arm.name, k),
+        label(k): found.mean(setting.name, arm.name, k),
         "greedy": found.mean(setting.name, arm.name, "greedy_accuracy"),
         "entropy": found.mean(setting.name, arm.name, "entropy"),
         "tokens to baseline": tokens_text(share, reached, of),
@@ -235,7 +256,7 @@ def answer_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
     k = f"pass_at_{here.regime.num_samples}"
     columns = {
         "Pass@1": "pass_at_1",
-        _label(k): k,
+        label(k): k,
         "valid": "valid_share",
         "different": "distinct_right",
         "stored, valid": "stored_valid",
@@ -272,7 +293,7 @@ def difference_rows(
         for figure in figures:
             difference = found.difference(setting, ours, theirs, figure)
             if difference is not None:
-                row |= {"pairs": difference.pairs, _label(figure): interval(difference)}
+                row |= {"pairs": difference.pairs, label(figure): interval(difference)}
                 if figure == "pass_at_1":
                     row["bootstrap"] = f"[{_signed(difference.bootstrap_low)}, {_signed(difference.bootstrap_high)}]"
         if len(row) > 2:
@@ -290,7 +311,8 @@ def _signed(value: float) -> str:
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
-def _label(figure: str) -> str:
-    if figure == "equal_time":
-        return "Pass@1 at equal time"
+def label(figure: str) -> str:
+    if figure.startswith("equal_"):
+        axis, _, name = figure.removeprefix("equal_").partition(":")
+        return f"{label(name or 'pass_at_1')} at equal {axis}"
     return figure.replace("pass_at_", "Pass@").replace("_", " ")

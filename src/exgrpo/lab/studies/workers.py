@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -34,7 +34,8 @@ class WorkerError(ExGRPOError, RuntimeError):
 class Job:
     """A call of `function`, `package.module:name`, in a worker; once those of `after` are done.
 
-    The function gets the keyword `on_progress` beside these arguments if `reports`.
+    The function gets the keyword `on_progress` beside these arguments if `reports`. With an `environment` the job has a process
+    of its own, with these variables: of a large model nothing is left behind for the next.
     """
 
     name: str
@@ -42,15 +43,17 @@ class Job:
     arguments: Mapping[str, Any]
     after: tuple[str, ...] = ()
     reports: bool = False
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(eq=False)
 class Worker:
-    """One process, the pipe to it, and the job that it has."""
+    """One process, the pipe to it, the job that it has, and whether it may take more of them."""
 
     process: Any
     pipe: Connection
-    job: Job | None = field(default=None)
+    job: Job | None = None
+    lasts: bool = True
 
 
 def run_jobs(
@@ -60,31 +63,38 @@ def run_jobs(
 
     Args:
         jobs: in order of precedence.
-        workers: processes, each with one thread for its arithmetic.
+        workers: processes, each with one thread for its arithmetic unless a job's environment says otherwise.
         setup: `package.module:name`, called once in each worker before its first job.
         environment: variables of the workers, set before they import anything.
 
     Raises:
         WorkerError: a job raised, or a worker died. The others are ended first.
     """
-    team = [_start(setup, dict(environment or {})) for _ in range(min(workers, len(jobs)))]
+    common, size = dict(environment or {}), min(workers, len(jobs))
+    team = [_start(setup, common) for _ in range(size) if jobs[0].environment is None]
     waiting, done = list(jobs), set[str]()
     try:
         while waiting or any(worker.job for worker in team):
-            for worker in team:
-                if worker.job is None and (job := _next(waiting, done)) is not None:
-                    waiting.remove(job)
-                    worker.job = job
-                    worker.pipe.send(job)
-                    yield "start", job, None
+            for _ in range(size):
+                idle = [worker for worker in team if worker.job is None]
+                if (not idle and len(team) == size) or (job := _next(waiting, done)) is None:
+                    break
+                waiting.remove(job)
+                worker = _worker_for(job, team, idle, setup, common)
+                worker.job = job
+                worker.pipe.send(job)
+                yield "start", job, None
             ready = wait([worker.pipe for worker in team])
-            for worker in (worker for worker in team if worker.pipe in ready):
+            for worker in [worker for worker in team if worker.pipe in ready]:
                 kind, payload = _receive(worker)
                 assert worker.job is not None
                 job = worker.job
                 if kind == "done":
                     done.add(job.name)
                     worker.job = None
+                    if not worker.lasts:
+                        team.remove(worker)
+                        _end([worker])
                 yield kind, job, payload
     finally:
         _end(team)
@@ -92,6 +102,19 @@ def run_jobs(
 
 def _next(waiting: Sequence[Job], done: set[str]) -> Job | None:
     return next((job for job in waiting if done.issuperset(job.after)), None)
+
+
+def _worker_for(job: Job, team: list[Worker], idle: Sequence[Worker], setup: str, common: Mapping[str, str]) -> Worker:
+    """An idle worker; or a new one, in place of an idle one, for a job that has a process of its own."""
+    if idle and job.environment is None:
+        return idle[0]
+    for worker in idle[:1]:
+        team.remove(worker)
+        _end([worker])
+    worker = _start(setup, {**common, **(job.environment or {})})
+    worker.lasts = job.environment is None
+    team.append(worker)
+    return worker
 
 
 def _start(setup: str, environment: Mapping[str, str]) -> Worker:

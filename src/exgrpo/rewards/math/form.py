@@ -306,7 +306,7 @@ def _relation(text: str, depth: int) -> Form | None:
     if not operators:
         return None
     sides = [side.strip() for side in _RELATION.split(text)]
-    if not all(sides) or len(sides) > 8:
+    if not all(sides) or len(sides) > 8 or any(side.count("(") != side.count(")") for side in sides):
         return None
     if set(operators) == {"="}:
         return _of("equation", sides, depth)

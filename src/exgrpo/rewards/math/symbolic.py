@@ -178,10 +178,9 @@ def _values(symbols: list[Any], point: int) -> dict[Any, Any]:
         if symbol.name in _INTEGERS:
             values[symbol] = sympy.Integer((9, 10, 11, 4)[point] + 3 * k)
         else:
-            pair = ((7 * k + 11, 5 * k + 8), (5 * k + 7, 6 * k + 11), (13 * k + 29, k + 5), (7 * k + 9, 6 * k + 13))[
-                point
-            ]
-            values[symbol] = sympy.Rational(-pair[0] if point == _POINTS and k % 2 == 0 else pair[0], pair[1])
+            signed = (7 * k + 9, 6 * k + 13) if k % 2 else (-7 * k - 93, 6 * k + 4)
+            pair = ((7 * k + 11, 5 * k + 8), (5 * k + 7, 6 * k + 11), (13 * k + 29, k + 5), signed)[point]
+            values[symbol] = sympy.Rational(*pair)
     return values
 
 

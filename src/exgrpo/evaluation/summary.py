@@ -1,0 +1,152 @@
+"""What an evaluation's file says: rates with intervals, differences of models on the same questions, disagreements."""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .intervals import FEWEST, of_difference, of_mean, within_variance
+from .passk import pass_at_k
+from .scoring import THRESHOLD
+from .store import Answer, Store, StoredQuestion
+
+Figures = dict[str, Any]
+
+
+def summarize(store: Store) -> Figures:
+    """JSON values: `models` (settings), `results` (a row a model and benchmark), `differences` (a row a pair of models)."""
+    questions: dict[str, list[StoredQuestion]] = defaultdict(list)
+    for question in store.questions():
+        questions[question.benchmark].append(question)
+    models, benchmarks = store.models(), store.benchmarks()
+    tallies: dict[tuple[str, str], Tally] = {}
+    results, differences = [], []
+    for number, name, _ in models:
+        answers: dict[int, list[Answer]] = defaultdict(list)
+        for answer in store.answers(number):
+            answers[answer.question].append(answer)
+        for benchmark, asked in questions.items():
+            own = {question.number: answers[question.id] for question in asked if answers[question.id]}
+            if own:
+                tally = tallies[name, benchmark] = Tally(own, benchmarks[benchmark]["verifiers"][0])
+                results.append({"model": name, "benchmark": benchmark, **tally.figures(len(asked))})
+    for (one, _), (other, _) in itertools.combinations(((name, settings) for _, name, settings in models), 2):
+        for benchmark in questions:
+            if (one, benchmark) in tallies and (other, benchmark) in tallies:
+                found = tallies[other, benchmark].against(tallies[one, benchmark])
+                if found is not None:
+                    differences.append({"model": other, "against": one, "benchmark": benchmark, **found})
+    return {
+        "models": [{"name": name, **settings} for _, name, settings in models],
+        "benchmarks": benchmarks,
+        "results": results,
+        "differences": differences,
+    }
+
+
+class Tally:
+    """The answers of a model to a benchmark, by the number of the question; the verifier `decides` says what is right."""
+
+    def __init__(self, answers: Mapping[int, Sequence[Answer]], decides: str):
+        self.answers, self.decides = answers, decides
+        self.counts: dict[int, tuple[int, int]] = {}
+        for number, given in answers.items():
+            rewards = [answer.rewards[decides] for answer in given]
+            known = [reward > THRESHOLD for reward in rewards if reward is not None]
+            if known:
+                self.counts[number] = sum(known), len(known)
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Share of right samples, by the number of the question; without those that cannot be scored."""
+        return {number: right / of for number, (right, of) in self.counts.items()}
+
+    def figures(self, asked: int) -> Figures:
+        """Rates with their intervals, and what else is to be known of the answers."""
+        everything = [answer for given in self.answers.values() for answer in given]
+        samples = [of for _, of in self.counts.values()]
+        lengths = [answer.tokens for answer in everything if answer.tokens is not None]
+        distinct = [
+            len({a.text for a in given if (a.rewards[self.decides] or 0) > THRESHOLD})
+            for given in self.answers.values()
+        ]
+        return {
+            "questions": len(self.answers),
+            "asked": asked,
+            "samples": len(everything),
+            "unscorable": len(everything) - sum(samples),
+            "avg": asdict(of_mean(list(self.accuracies.values()), sum(samples))) if samples else None,
+            "pass_at_k": self._pass_at_k(samples),
+            "cut_share": sum(answer.finish == "length" for answer in everything) / len(everything),
+            "mean_tokens": math.fsum(lengths) / len(lengths) if lengths else None,
+            "distinct_right": sum(distinct) / len(distinct),
+            "verifiers": {name: self._rate(everything, name) for name in everything[0].rewards},
+            "disagreements": {
+                name: self._disagreements(name) for name in everything[0].rewards if name != self.decides
+            },
+            "accuracies": {str(number): accuracy for number, accuracy in self.accuracies.items()},
+        }
+
+    def _pass_at_k(self, samples: Sequence[int]) -> Figures:
+        """k -> interval, for k = 1, 2, 4, ... that all scorable questions have samples for."""
+        most = min(samples, default=0)
+        ks = sorted({2**i for i in range(most.bit_length()) if 2**i <= most} | ({most} if most else set()))
+        right, of = zip(*self.counts.values(), strict=True) if samples else ((), ())
+        return {str(k): asdict(of_mean(pass_at_k(of, right, k), sum(samples))) for k in ks}
+
+    def _rate(self, answers: Sequence[Answer], verifier: str) -> float | None:
+        known = [answer.rewards[verifier] for answer in answers if answer.rewards.get(verifier) is not None]
+        return sum(reward > THRESHOLD for reward in known if reward is not None) / len(known) if known else None
+
+    def _disagreements(self, verifier: str) -> list[list[int]]:
+        """[number of the question, sample] of the answers that one of two verifiers takes for right."""
+        return [
+            [number, answer.sample]
+            for number, given in self.answers.items()
+            for answer in given
+            if _is_right(answer.rewards.get(verifier)) != _is_right(answer.rewards[self.decides])
+        ]
+
+    def against(self, other: "Tally") -> Figures | None:
+        """How much better this model is than another, on the questions that both answered; None below two."""
+        common = sorted(self.counts.keys() & other.counts.keys())
+        if len(common) < FEWEST:
+            return None
+        ours, theirs = ([tally.accuracies[n] for n in common] for tally in (self, other))
+        within = [
+            within_variance(accuracies, [tally.counts[n][1] for n in common])
+            for tally, accuracies in ((self, ours), (other, theirs))
+        ]
+        known = None if None in within else math.fsum(value for value in within if value is not None)
+        found = of_difference(ours, theirs, known)
+        return {**asdict(found), "told_apart": found.told_apart}
+
+
+def _is_right(reward: float | None) -> bool:
+    return reward is not None and reward > THRESHOLD
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A row of `differences` in words."""
+    side = "above" if row["mean"] >= 0 else "below"
+    head = (
+        f"{row['benchmark']}: {row['model']} is {100 * abs(row['mean']):.1f} points {side} {row['against']} on the same "
+        f"{row['questions']} questions (95 % interval {100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
+    )
+    if row["told_apart"]:
+        return f"{head}: told apart."
+    if row["questions_needed"] is None:
+        return f"{head}: not told apart, and no difference is seen."
+    more = f" A difference of this size would be with about {row['questions_needed']} such questions"
+    if (share := row["samples_help"]) is None:
+        return f"{head}: not told apart.{more}."
+    return f"{head}: not told apart.{more}; more samples of these would take away at most {share:.0%} of the variance."
+
+
+def in_points(interval: Mapping[str, Any] | None) -> str | None:
+    """`43.2 [30.1, 57.0]`, in percent."""
+    if interval is None:
+        return None
+    return f"{100 * interval['mean']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"

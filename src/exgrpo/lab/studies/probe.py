@@ -1,0 +1,166 @@
+"""What a run on a recipe costs, from two steps of it: told before a comparison starts, and what its budget is reckoned from."""
+
+import functools
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigurationError
+from ...presets import resolve
+from .recipe_regime import RecipeRegime
+from .results import write_whole
+from .running import OFFLINE, SET_UP, environment_of
+from .study import Cell, Setting, Study
+from .study_file import file_name
+from .workers import Job, run_jobs
+
+MORE_STEPS = 1.1  # of an arm that replays: a replayed completion costs none of its budget of tokens
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Seconds and tokens, measured in a process of its own.
+
+    Attributes:
+        load: seconds of a process beside training and evaluation: imports, questions and weights.
+        generate, update: of the last generation of the probe, until it was scored, and for the optimizer steps on it.
+        updates: optimizer steps of a generation.
+        tokens: completion tokens of a generation.
+        evaluate: seconds of one held-out evaluation, reckoned from a batch of it.
+    """
+
+    load: float
+    generate: float
+    update: float
+    updates: int
+    tokens: float
+    evaluate: float
+
+    def tokens_of(self, steps: int) -> int:
+        """Completion tokens of so many on-policy optimizer steps, to three digits."""
+        return int(float(f"{self.tokens * steps / self.updates:.3g}"))
+
+    def steps_of(self, tokens: float) -> int:
+        """On-policy optimizer steps that generate so many tokens."""
+        return max(1, round(tokens / self.tokens * self.updates))
+
+    def seconds(self, cell: Cell) -> float:
+        """What a cell takes on this machine."""
+        if cell.arm is None:
+            return self.load + self.evaluate
+        regime = cell.setting.regime
+        budget = regime.budget(cell.seed, cell.arm.budget)
+        passes = int({**regime.recipe, **cell.arm.options}.get("num_iterations", 1))
+        a_generation = self.generate + self.update * passes
+        if budget.kind == "seconds":
+            train = budget.size
+        elif budget.kind == "steps":
+            train = a_generation * budget.size / (self.updates * passes)
+        else:
+            more = MORE_STEPS if resolve(cell.arm.preset)[0].active else 1.0
+            train = a_generation * more * budget.size / self.tokens
+        return self.load + train + self.evaluate * regime.evaluations * cell.arm.budget
+
+
+def check_arms(study: Study, setting: Setting) -> None:
+    """Parse what each arm would be trained with; ConfigurationError for what cannot be, before anything costly."""
+    from ...cli.training import parse
+    from .arm import UNSAVED
+
+    for arm in setting.arms:
+        recipe = {**setting.regime.recipe_of(study.seeds[0]), "preset": arm.preset, **arm.options, "max_steps": 1}
+        try:
+            parse({**recipe, "output_dir": "unused", **UNSAVED}, [])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"The arm {arm.name!r}: {error}") from error
+
+
+def probed(setting: Setting, seed: int, folder: Path) -> Probe:
+    """What a run of the setting costs: as an earlier start measured it on this recipe, or measured now.
+
+    It is kept, so that a comparison that goes on has the budget that it began with.
+    """
+    regime, path = setting.regime, folder / f"probe-{file_name(setting.name)}.json"
+    assert isinstance(regime, RecipeRegime)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if kept.get("recipe") == json.loads(json.dumps(regime.recipe)):
+        return Probe(**kept["probe"])
+    found = _measure(regime, seed, setting.arms[0].preset, setting.arms[0].options)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"probe": found, "recipe": dict(regime.recipe)}, indent=1) + "\n")
+    return Probe(**found)
+
+
+def _measure(regime: RecipeRegime, seed: int, preset: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = {"regime": regime, "seed": seed, "preset": preset, "options": dict(options)}
+    job = Job("the probe", "exgrpo.lab.studies.probe:run_probe", arguments, environment=environment_of(regime, 1))
+    began = time.perf_counter()
+    [(spent, found)] = [payload for kind, _, payload in run_jobs([job], 1, SET_UP, OFFLINE) if kind == "done"]
+    return {"load": time.perf_counter() - began - spent, **found}
+
+
+# In the worker ----------------------------------------------------------------------------------------------------------
+
+
+def run_probe(regime: RecipeRegime, seed: int, preset: str, options: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+    """Run two generations and a part of an evaluation: their seconds, and the fields of a `Probe`."""
+    from transformers import PrinterCallback
+
+    from ...cli.training import make_trainer
+    from ...trl.quiet import quiet_host
+    from .arm import prepare
+
+    with tempfile.TemporaryDirectory() as output_dir, quiet_host():
+        prepared = prepare(regime, seed, preset, options, output_dir, max_steps=1)
+        args = prepared.settings.args
+        assert args.steps_per_generation is not None
+        updates = max(1, args.steps_per_generation // args.gradient_accumulation_steps) * args.num_iterations
+        args.max_steps = 2 * updates
+        clock, rewards = _clock(updates), [*prepared.material.rewards]
+        rewards[prepared.deciding] = clock.timed(rewards[prepared.deciding])
+        trainer = make_trainer(prepared.settings, replace(prepared.material, rewards=rewards))
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(clock)
+        began = time.perf_counter()
+        trainer.train()
+        trained = time.perf_counter()
+        number = min(len(prepared.held_out), max(1, regime.eval_batch_size // regime.num_samples))
+        replace(prepared, held_out=prepared.held_out.select(range(number))).evaluate(trainer)
+        ended = time.perf_counter()
+    return ended - began, {
+        "generate": clock.scored - clock.began,
+        "update": (clock.ended - clock.scored) / args.num_iterations,
+        "updates": updates // args.num_iterations,
+        "tokens": trainer.generated_tokens / 2,
+        "evaluate": (ended - trained) * len(prepared.held_out) / number,
+    }
+
+
+def _clock(updates: int) -> Any:
+    """A callback that knows when the last of two generations began, was scored, and was learned from."""
+    from transformers import TrainerCallback
+
+    class Clock(TrainerCallback):
+        def __init__(self) -> None:
+            self.began = self.scored = self.ended = 0.0
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == updates:
+                self.began = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.ended = time.perf_counter()
+
+        def timed(self, function: Any) -> Any:
+            @functools.wraps(function)
+            def reward_function(*arguments: Any, **columns: Any) -> Any:
+                self.scored = time.perf_counter()
+                return function(*arguments, **columns)
+
+            return reward_function
+
+    return Clock()
