@@ -124,7 +124,8 @@ def embedding():
 
 def viewer():
     return [
-        [name, f"{row['median_ms']:.2g} ms", f"{row['most_ms']:.2g} ms"] for name, row in result("viewer")["answers"].items()
+        [name, f"{row['median_ms']:.2g} ms", f"{row['most_ms']:.2g} ms"]
+        for name, row in result("viewer")["answers"].items()
     ]
 
 

@@ -54,8 +54,8 @@ class QuestionPage:
         trajectories = self._trajectories(number)
         return {
             "id": number, "key": key, "type": problem_type, "gold": gold_of(values),
-            "messages": [[role, cut(text, LONGEST)] for role, text in messages_of(prompt)],
-            "columns": [[name, cut(text, LONGEST)] for name, text in values.items()],
+            "messages": [[role, text] for role, text in messages_of(prompt)],
+            "columns": [[name, text] for name, text in values.items()],
             "state": state_of(per, number, bucket, self._history.num_generations),
             "k": self._history.num_generations,
             "counts": {name: int(getattr(per, name)[number]) for name in _COUNTS},
