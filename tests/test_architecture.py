@@ -225,7 +225,7 @@ SPINE = (
     "experience.trajectory", "experience.questions", "experience.buffer", "replay.gate", "replay.sampling",
     "replay.choice", "replay.planner", "objective.advantage", "objective.loss",
 )  # fmt: skip
-MOST_LINES, MOST_LINES_OF_A_FILE = 750, 150
+MOST_LINES, MOST_LINES_OF_A_FILE = 760, 150
 
 
 def lines_of_code(text: str) -> int:
