@@ -84,7 +84,8 @@ def prepare(
 ) -> Prepared:
     """Read and check what an arm trains with; nothing of its model yet."""
     recipe = {**regime.recipe_of(seed), "preset": preset, **options, "max_steps": max_steps}
-    settings = parse({**recipe, "output_dir": output_dir, **UNSAVED}, [])
+    kept = {name: options[name] for name in ("experience_log",) if name in options}  # by the demo, to be looked at
+    settings = parse({**recipe, "output_dir": output_dir, **UNSAVED, **kept}, [])
     material = load_material(settings, held_out=True)
     check_material(settings, material)
     held_out = material.eval
