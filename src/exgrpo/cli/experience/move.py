@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from pathlib import Path
+from typing import Any
 
 from ...archive import maintenance as upkeep
 from ...archive.dataset_card import CARD, facts_of_card
@@ -42,7 +43,19 @@ def import_(args: argparse.Namespace) -> int:
         raise UsageError(
             f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
         )
+    if not _is_export(args.folder):
+        from .import_data import import_data
+
+        return import_data(args)
+    if given := [word for word in (*args.of_train, *_of_data(args)) if word.startswith("--")]:
+        raise UsageError(f"{given[0]} has no effect on an exported folder, which is taken over as it is. Remove it.")
     return _gathered(upkeep.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
+
+
+def _of_data(args: argparse.Namespace) -> list[str]:
+    """The options given that only completions take."""
+    names = ("model", "config", "completion_column", "no_end_token", "no_accuracy", "dry_run")
+    return [f"--{name}" for name in names if getattr(args, name)] + ["--log_probs"] * (args.log_probs != "forward")
 
 
 def _is_export(folder: str) -> bool:
@@ -57,16 +70,24 @@ def merge(args: argparse.Namespace) -> int:
 
 def _gathered(report: upkeep.Gathered, args: argparse.Namespace) -> int:
     if args.json:
-        sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
-        write_json({**plain(report), "sources": sources})
-        return 0
+        write_json(as_json(report))
+    else:
+        as_text(report)
+    return 0
+
+
+def as_json(report: upkeep.Gathered) -> dict[str, Any]:
+    sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
+    return {**plain(report), "sources": sources}
+
+
+def as_text(report: upkeep.Gathered) -> None:
     for name, inherited in report.sources:
         write(f"{name}: {inherited}.")
     for warning in report.warnings:
         write(f"Warning: {warning}")
     stored = counted(report.trajectories, "trajectory", "trajectories")
     write(f"{report.into} holds {stored} of {counted(report.questions, 'question')} now (branch {report.branch}).")
-    return 0
 
 
 def prune(args: argparse.Namespace) -> int:
