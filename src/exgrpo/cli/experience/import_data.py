@@ -16,7 +16,7 @@ from ...log import LogReader, Provenance
 from ..environment import require
 from ..main import FAILED, UsageError
 from ..train import read_recipe
-from . import log_path
+from . import FILE_NAME, log_path
 from .answered import Answered, read_answered
 from .move import as_json, as_text
 from .output import counted, write, write_json
@@ -36,8 +36,12 @@ def import_data(args: argparse.Namespace) -> int:
     require("trl", "trl", "Importing completions")
     require("datasets", "trl", "Importing completions")
     into = log_path(args.run, must_exist=False)
-    if Path(args.folder).expanduser().resolve() == into.resolve() or Path(args.folder).suffix == ".db":
-        raise UsageError(f"{args.folder} is a log. To bring logs together: exgrpo experience merge RUN ... --into OUT.")
+    place = Path(args.folder).expanduser()
+    if place.suffix == ".db" or (place / FILE_NAME).is_file():
+        raise UsageError(
+            f"{args.folder} is a run's log. To bring logs together: exgrpo experience merge RUN ... --into OUT; to start from "
+            "it: experience_from."
+        )
     from ...trl.demonstrations import Demonstrations
     from ...trl.quiet import quiet_host
     from ..training import check_material, make_trainer

@@ -8,6 +8,7 @@ from typing import Any
 from ...archive import maintenance as upkeep
 from ...archive.dataset_card import CARD, facts_of_card
 from ...archive.decoding import Decoder
+from ...archive.layout import TRAJECTORIES
 from ...archive.parquet import export as export_to
 from ...errors import ExperienceLogError
 from ...log import LogReader
@@ -43,7 +44,7 @@ def import_(args: argparse.Namespace) -> int:
         raise UsageError(
             f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
         )
-    if not _is_export(args.folder):
+    if not _is_meant_as_export(args.folder):
         from .import_data import import_data
 
         return import_data(args)
@@ -60,6 +61,11 @@ def _of_data(args: argparse.Namespace) -> list[str]:
 
 def _is_export(folder: str) -> bool:
     return facts_of_card(Path(folder).expanduser() / CARD) is not None
+
+
+def _is_meant_as_export(folder: str) -> bool:
+    """Whether it is one, or lacks what makes it one: an unfinished export, or its card without facts."""
+    return _is_export(folder) or (Path(folder).expanduser() / TRAJECTORIES).is_dir()
 
 
 def merge(args: argparse.Namespace) -> int:
