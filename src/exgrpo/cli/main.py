@@ -22,7 +22,7 @@ COMMANDS = {
     "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with seeds and intervals"),
     "compare": ("exgrpo.lab.compare", "compare presets on your own recipe, with seeds and intervals"),
     "evaluate": ("exgrpo.cli.evaluate", "how good models are, on benchmarks or your questions"),
-    "view": ("exgrpo.cli.view", "look at a run in a browser: curves, questions, steps; or write it to one file"),
+    "view": ("exgrpo.cli.view", "look at a run in a browser, or write it to one file"),
     "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
     "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
     "data": ("exgrpo.cli.data", "questions in the layout that verl reads"),
