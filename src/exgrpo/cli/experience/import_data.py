@@ -18,8 +18,7 @@ from ..main import FAILED, UsageError
 from ..train import read_recipe
 from . import FILE_NAME, log_path
 from .answered import Answered, read_answered
-from .move import as_json, as_text
-from .output import counted, write, write_json
+from .output import counted, gathered_as_json, write, write_gathered, write_json
 
 SHOWN, MOST_NAMED = 5, 20
 """Rows that are named for each reason why they are left out, and as wrong ones."""
@@ -62,11 +61,11 @@ def import_data(args: argparse.Namespace) -> int:
             source = made.source(data.name, args.log_probs == "forward", rows, sys.stderr.isatty())
             gathered = import_source(source, context.tokenizer(), into)
     if args.json:
-        write_json({**report, "dry_run": args.dry_run, "log": None if gathered is None else as_json(gathered)})
+        write_json({**report, "dry_run": args.dry_run, "log": None if gathered is None else gathered_as_json(gathered)})
     else:
         _write(report, args, into)
         if gathered is not None:
-            as_text(gathered)
+            write_gathered(gathered)
     return 0 if made.drafts else FAILED
 
 

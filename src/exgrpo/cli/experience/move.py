@@ -3,7 +3,6 @@
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
 
 from ...archive import maintenance as upkeep
 from ...archive.dataset_card import CARD, facts_of_card
@@ -14,7 +13,7 @@ from ...errors import ExperienceLogError
 from ...log import LogReader
 from ..main import FAILED, UsageError
 from . import FILE_NAME, log_path, refuse_the_old_order
-from .output import counted, listed, plain, quantity, write, write_json
+from .output import counted, gathered_as_json, listed, plain, quantity, write, write_gathered, write_json
 
 
 def export(args: argparse.Namespace) -> int:
@@ -76,24 +75,10 @@ def merge(args: argparse.Namespace) -> int:
 
 def _gathered(report: upkeep.Gathered, args: argparse.Namespace) -> int:
     if args.json:
-        write_json(as_json(report))
+        write_json(gathered_as_json(report))
     else:
-        as_text(report)
+        write_gathered(report)
     return 0
-
-
-def as_json(report: upkeep.Gathered) -> dict[str, Any]:
-    sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
-    return {**plain(report), "sources": sources}
-
-
-def as_text(report: upkeep.Gathered) -> None:
-    for name, inherited in report.sources:
-        write(f"{name}: {inherited}.")
-    for warning in report.warnings:
-        write(f"Warning: {warning}")
-    stored = counted(report.trajectories, "trajectory", "trajectories")
-    write(f"{report.into} holds {stored} of {counted(report.questions, 'question')} now (branch {report.branch}).")
 
 
 def prune(args: argparse.Namespace) -> int:
