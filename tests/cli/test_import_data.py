@@ -1,13 +1,17 @@
 """`exgrpo experience import` of completions that others wrote: what they become, what is left out, and runs from them."""
 
+import argparse
 import json
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from exgrpo.cli.experience.import_data import settings_of
 from exgrpo.cli.fields import split_off
 from exgrpo.cli.main import main
+from exgrpo.cli.train import read_recipe
 from exgrpo.errors import ConfigurationError
 from exgrpo.experience.events import Replayed
 from exgrpo.log import LogReader, LogWriter
@@ -15,6 +19,7 @@ from exgrpo.log.records import FORWARD, UNKNOWN
 from tests.support import harness as h
 from tests.support.policies import tiny_model, tiny_tokenizer
 
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 THINKING = "{% for m in messages %}{{ m['role'][0] }}({{ m['content'] }}){% endfor %}a(<think>"
 RUN = ["--reward_funcs", "tests.support.harness.right_reward", "--answer_name", "right", "--num_generations", "4",
        "--max_completion_length", "12"]  # fmt: skip
@@ -252,6 +257,21 @@ def test_a_dry_run_and_a_kill_leave_everything_as_it_was(bring, tmp_path, monkey
             bring([row(1, "a1"), row(2, "a2")])
         assert [facts.prompt for facts, *_ in stored(tmp_path / "bank")] == ["q0="] if before else True
         assert (tmp_path / "bank" / "experience.db").exists() == bool(before)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_of_any_run_can_be_imported_with(path, tmp_path):
+    """Also one for many GPUs, with vLLM, or that starts from a bank."""
+    args = argparse.Namespace(config=str(path), model=None, of_train=[])
+    settings, rows = settings_of(args, str(tmp_path))
+    recipe = read_recipe(str(path))
+    assert rows == recipe["per_device_train_batch_size"]
+    assert settings.args.max_completion_length == recipe["max_completion_length"]
+    assert (settings.args.experience_from, settings.args.use_vllm, settings.args.output_dir) == (
+        None,
+        False,
+        str(tmp_path),
+    )
 
 
 def test_options_of_train_are_told_apart_from_the_rest():

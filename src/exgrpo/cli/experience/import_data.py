@@ -46,7 +46,7 @@ def import_data(args: argparse.Namespace) -> int:
     from ..training import check_material, make_trainer
 
     with tempfile.TemporaryDirectory(prefix="exgrpo-") as folder, quiet_host():
-        settings, rows = _settings(args, folder)
+        settings, rows = settings_of(args, folder)
         data = read_answered(settings, args.folder, args.completion_column)
         if data.bad and not settings.script.drop_incomplete:
             raise DatasetError(_complaint(data))
@@ -72,7 +72,7 @@ def import_data(args: argparse.Namespace) -> int:
 # Options ----------------------------------------------------------------------------------------------------------------
 
 
-def _settings(args: argparse.Namespace, folder: str) -> tuple[Any, int]:
+def settings_of(args: argparse.Namespace, folder: str) -> tuple[Any, int]:
     """The run's settings for one process that does not train, and how many completions go through the model at once."""
     from ..training import parse
 
