@@ -223,6 +223,11 @@ def test_what_cannot_work_is_refused(bring, options, text, tmp_path):
     assert not (tmp_path / "bank").exists()
 
 
+def test_the_run_comes_first(capsys):
+    assert main(["experience", "import", "data.jsonl", "bank"]) == 2
+    assert "the run comes first: exgrpo experience import bank data.jsonl" in capsys.readouterr().err
+
+
 def test_a_log_of_another_reward_is_refused(bring, tmp_path):
     bring([row(0, "a0")])
     said = bring(
@@ -308,6 +313,7 @@ def test_without_behaviour_log_probs_options_that_need_them_are_refused_by_name(
     assert (one.behaviour_logps == 0).all()
     assert origin.behaviour_logps == UNKNOWN
     assert main(["experience", "export", "bank", "exported"]) == 0
+    assert "data.jsonl (no behaviour log-probs)" in (tmp_path / "exported" / "README.md").read_text()
     for bank in ("bank", "exported"):
         for refused in (
             {"correction": "truncated"},

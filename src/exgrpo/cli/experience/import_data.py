@@ -4,6 +4,7 @@ What they become is what a run with the same recipe would have stored, so a trai
 """
 
 import argparse
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from ...archive.merge import import_source
 from ...errors import ConfigurationError, DatasetError
 from ...log import LogReader, Provenance
+from ...tasks.local_files import is_data
 from ..environment import require
 from ..main import FAILED, UsageError
 from ..train import read_recipe
@@ -35,6 +37,10 @@ def import_data(args: argparse.Namespace) -> int:
     require("trl", "trl", "Importing completions")
     require("datasets", "trl", "Importing completions")
     into = log_path(args.run, must_exist=False)
+    if is_data(args.run):
+        raise UsageError(
+            f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
+        )
     place = Path(args.folder).expanduser()
     if place.suffix == ".db" or (place / FILE_NAME).is_file():
         raise UsageError(
