@@ -1,4 +1,5 @@
-"""Make `docs/evidence.md` from its template and the stored results: every figure of that page comes from here.
+"""Make `docs/evidence.md` from its template and the stored results: every figure of that page comes from here; and those of
+`exgrpo presets --advise`.
 
     python tools/evidence.py --write    # after a study has run, or the template has changed
     python tools/evidence.py --check    # part of `make check`
@@ -41,6 +42,11 @@ from exgrpo.lab.studies.summary import (
     tokens_text,
 )
 from exgrpo.report import markdown_table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # run as a script, or loaded by a test
+
+from advice import FILE as ADVICE
+from advice import advice
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "lab"
@@ -204,15 +210,17 @@ def main() -> int:
     what.add_argument("--write", action="store_true", help="write the page and its pictures")
     what.add_argument("--check", action="store_true", help="fail if the page is not up to date")
     args = parser.parse_args()
-    page = render(TEMPLATE.read_text(encoding="utf-8"))
+    page, said = render(TEMPLATE.read_text(encoding="utf-8")), advice(findings)
     if args.write:
         PAGE.write_text(page, encoding="utf-8")
+        ADVICE.write_text(said, encoding="utf-8")
         for path in draw(page):
             print(f"wrote {path.relative_to(ROOT)}")
         return 0
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-        print(f"{PAGE.relative_to(ROOT)} is not what the results say: run python tools/evidence.py --write")
-        return 1
+    for path, text in ((PAGE, page), (ADVICE, said)):
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            print(f"{path.relative_to(ROOT)} is not what the results say: run python tools/evidence.py --write")
+            return 1
     return 0
 
 

@@ -613,6 +613,7 @@ def writer(folder):
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+@pytest.mark.slow
 def test_everything_that_reads_works_within_a_transaction_of_a_run(folder, say, writer, tmp_path):
     process = writer("holds")
     found = say("stats", folder, "--json")

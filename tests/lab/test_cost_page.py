@@ -122,6 +122,13 @@ def embedding():
     return [[tokens, f"{row['cpu']:.0f} ms"] for tokens, row in found.items()]
 
 
+def viewer():
+    return [
+        [name, f"{row['median_ms']:.2g} ms", f"{row['most_ms']:.2g} ms"]
+        for name, row in result("viewer")["answers"].items()
+    ]
+
+
 TABLES = {
     "A training step": [steps],
     "Tiny policy, half of the groups with variance": [lambda: phases("tiny_half")],
@@ -132,6 +139,7 @@ TABLES = {
     "The buffer": [buffer, against],
     "The log": [log],
     "Embeddings": [embedding],
+    "The viewer": [viewer],
 }
 
 

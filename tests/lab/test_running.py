@@ -326,6 +326,7 @@ def test_arms_are_pairs(whole):
     assert rows["chains/(start)/0"]["curve"] != rows["chains/(start)/1"]["curve"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget",
     [

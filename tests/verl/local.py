@@ -36,10 +36,11 @@ class MemoryQueue:
             patch.setattr(tq, name, getattr(self, name))
 
     def kv_batch_put(self, keys, partition_id, fields=None, tags=None, **more):
+        columns = {} if fields is None else {name: _values(fields[name]) for name in fields.keys()}  # noqa: SIM118
         for place, key in enumerate(keys):
             if fields is not None:
                 row = self.fields[partition_id].setdefault(key, {})
-                row.update({name: _at(fields[name], place) for name in fields.keys()})  # noqa: SIM118
+                row.update({name: values[place] for name, values in columns.items()})
             self.tags[partition_id].setdefault(key, {}).update(tags[place] if tags else {})
         return KVBatchMeta(keys=list(keys), tags=[self.tags[partition_id][k] for k in keys], partition_id=partition_id)
 
@@ -58,10 +59,10 @@ class MemoryQueue:
             self.tags[partition_id].pop(key, None)
 
 
-def _at(column, place):
+def _values(column):
     if isinstance(column, torch.Tensor):
-        return column.unbind(0)[place].clone()
-    return column[place].data if hasattr(column[place], "data") else column[place]
+        return [value.clone() for value in column.unbind(0)]
+    return [getattr(value, "data", value) for value in column]
 
 
 def _column(values):
@@ -138,7 +139,7 @@ class Rollouts:
     def generate_sequences(self, batch):
         trainer, queue = self.trainer, self.trainer.queue
         for place in range(len(batch)):
-            row = {name: _at(batch[name], place) for name in batch.keys() if name != "global_steps"}  # noqa: SIM118
+            row = {name: _values(batch[name])[place] for name in batch.keys() if name != "global_steps"}  # noqa: SIM118
             row["global_steps"] = trainer.global_steps
             n = int(row.pop("__rollout_n__", trainer.config.actor_rollout_ref.rollout.n))
             samples = [self._sample(row, session) for session in range(n)]

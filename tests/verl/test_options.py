@@ -3,6 +3,8 @@
 import copy
 import importlib
 import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +123,14 @@ def test_dropout_is_refused_with_the_option_that_removes_it():
     checks.check_no_dropout({"attention_dropout": 0.0, "classifier_dropout": 0.1, "hidden_size": 8})
     with pytest.raises(ConfigurationError, match=r"\+actor_rollout_ref.model.override_config.resid_pdrop=0.0"):
         checks.check_no_dropout({"resid_pdrop": 0.1})
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_options_that_the_page_names_exist_and_the_configuration_has_them_all():
+    named = re.findall(r"exgrpo\.(\w+)=", (ROOT / "docs" / "verl.md").read_text())
+    assert named
+    assert set(named) <= set(OPTIONS)
+    settings = (ROOT / "src" / "exgrpo" / "verl" / "config" / "exgrpo_settings.yaml").read_text()
+    assert re.findall(r"^  (\w+): \w+$", settings.partition("\nexgrpo:\n")[2], re.MULTILINE) == list(OPTIONS)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import time
 
 import pytest
@@ -267,10 +268,7 @@ def test_two_runs_over_each_other(page, serve, made):
     names = page.js("[...document.querySelectorAll('.legend')].map(l => l.innerText)")
     assert any("fresh Pass@1, short" in name and "fresh Pass@1, long" in name for name in names)
     page.js("[...document.querySelectorAll('button')].find(b => b.textContent === 'over tokens').click()")
-    page.until(
-        "[...document.querySelectorAll('button')].find(b => b.textContent === 'over tokens')"
-        ".getAttribute('aria-pressed') === 'true'"
-    )
+    page.until("[...document.querySelectorAll('button[aria-pressed=true]')].some(b => b.textContent === 'over tokens')")
     page.check()
     page.go("#/1/q/9")
     assert page.until("[...document.querySelectorAll('a')].some(a => a.textContent === 'the same in short')")
@@ -280,7 +278,8 @@ def test_two_runs_over_each_other(page, serve, made):
 def test_a_run_that_grows_is_followed(page, serve, tmp_path):
     run = MadeUpRun(tmp_path / "experience.db", 200)
     run.generations(5, length=40)
-    (tmp_path / "experience.db.owner").write_text("{}")
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": "now"}
+    (tmp_path / "experience.db.owner").write_text(json.dumps(owner))
     page.open(serve(tmp_path), "#/0/steps")
     page.until("document.querySelector('.live').classList.contains('on')")
     run.generations(6, length=40)

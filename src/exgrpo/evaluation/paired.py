@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,7 @@ def _bootstrap(
     return float(low), float(high)
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(p: float, df: int) -> float:
     """The `p` quantile of Student's t distribution with `df` >= 1 degrees of freedom, for 0.5 <= p < 1."""
     low, high = 0.0, 1.0

@@ -63,7 +63,10 @@ def results_page(summary: Mapping[str, Any], command: str) -> str:
     if "recalled" in summary:
         rows = [{"model": m, "benchmark": b, **v} for m, found in summary["recalled"].items() for b, v in found.items()]
         parts += ["<h2>Rest of the question by heart</h2>", html_table(rows)]
-    parts += [f"<p class='note'>{escape(EXPLANATION)}</p>", f"<p class='note'><code>{escape(command)}</code></p>"]
+    parts += [
+        f"<p class='muted small'>{escape(EXPLANATION)}</p>",
+        f"<p class='muted small'><code>{escape(command)}</code></p>",
+    ]
     return page("Evaluation", parts)
 
 

@@ -139,7 +139,7 @@ def told(row: Mapping[str, Any]) -> str:
         return f"{head}: told apart."
     if row["questions_needed"] is None:
         return f"{head}: not told apart, and no difference is seen."
-    more = f" A difference of this size would be with about {row['questions_needed']} such questions"
+    more = f" About {row['questions_needed']} such questions would tell a difference of this size apart"
     if (share := row["samples_help"]) is None:
         return f"{head}: not told apart.{more}."
     return f"{head}: not told apart.{more}; more samples of these would take away at most {share:.0%} of the variance."

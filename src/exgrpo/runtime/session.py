@@ -110,8 +110,9 @@ class ExperienceSession:
         context, table = self.context, self.context.questions
         stream = FreshStream(table.permutations(context.seed, context.shuffle), len(table))
         return ReplayPlanner(
-            context.config, stream, context.num_generations, context.seed, self._store(), self.tell, context.types
-        )
+            context.config, stream, context.num_generations, context.seed, self._store(), self.tell, context.types,
+            context.longest_prefix,
+        )  # fmt: skip
 
     def _store(self) -> TrajectoryStore:
         inner: TrajectoryStore | None = None

@@ -172,6 +172,7 @@ class Run:
             rescore=self._reward.rescorer(self._correctness),
             decode=lambda ids: self.tokenizer.batch_decode(ids, skip_special_tokens=True),
             bounds=lambda: bounds_of(options.replay, self.vocabulary, 1),
+            longest_prefix=lambda trajectories: [0] * len(trajectories),  # refused: `verl.checks`
             columns_read=lambda: columns_of_run(
                 self._reward.functions, self.questions.row(0).keys() - {"prompt"}, options.replay.by_problem_type
             ),

@@ -24,14 +24,13 @@ MOST_SEEDS = 1000  # beyond it, more seeds are no advice
 def write_page(found: Findings, folder: Path) -> list[Path]:
     """Write `report.html` and `report.json`; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [f"<p>{escape(line)}</p>" for line in in_words(found)]
-    parts.append(_machine(found))
+    parts = ["<ul>", *(f"<li>{escape(line)}</li>" for line in in_words(found)), "</ul>", _machine(found)]
     if (path := draw_differences(found, folder / "differences.png")) is not None:
         parts.append(_picture(path, f"Paired differences to {found.study.baseline}"))
     for setting in found.study.settings:
         if any(name == setting.name for name, _, _ in found.runs):
             parts += _section(found, setting.name, folder)
-    parts.append(f"<p class='note'>{escape(EXPLANATION)}</p>")
+    parts.append(f"<p class='muted small'>{escape(EXPLANATION.replace('*', ''))}</p>")
     html, figures = folder / "report.html", folder / "report.json"
     write_whole(html, page(found.study.title, parts))
     write_whole(figures, json.dumps(as_json(found), indent=1) + "\n")
@@ -55,10 +54,8 @@ def _picture(path: Path, text: str) -> str:
 def _machine(found: Findings) -> str:
     about = found.about
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
-    return (
-        f"<p class='note'>{escape(str(about.get('cores')))} cores, {escape(str(about.get('processor')))}; {escape(versions)}; "
-        f"{escape(str(about.get('date')))}; <code>{escape(about['command'])}</code></p>"
-    )
+    machine = f"{about.get('cores')} cores, {about.get('processor')}; {versions}; {about.get('date')}; "
+    return f"<p class='muted small'>{escape(machine)}<code>{escape(about['command'])}</code></p>"
 
 
 # Pairs ------------------------------------------------------------------------------------------------------------------
@@ -135,7 +132,7 @@ def _advice(difference: PairedDifference) -> str:
     needed = difference.pairs_needed()
     if needed is None or needed > MOST_SEEDS:
         return ""
-    return f" A difference of this size would be after about {needed} seeds, if seeds go on to differ as these do."
+    return f" About {needed} seeds would tell a difference of this size apart, if they scatter as these do."
 
 
 def as_json(found: Findings) -> Mapping[str, Any]:

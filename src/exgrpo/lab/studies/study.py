@@ -34,7 +34,11 @@ SHORT = {"steps": 8, "eval_questions": 48, "num_samples": 4, "evaluations": 2, "
 """Sizes of a shortened study, at most: with fewer warm-up batches the policies have no success yet, and nothing is replayed."""
 
 
-NEWER = ("retired_in_stream", "start_completions", "rule_options")
+NEWER = (
+    "retired_in_stream", "start_completions", "rule_options", "prefix_length", "prefix_range", "prefix_steps", "prefix_aim",
+    "prefix_max_accuracy", "prefix_before_answer", "admit_prefixed", "age_decay", "advantage", "skip", "skip_explore",
+    "skip_floor_solved", "skip_floor_hopeless", "retest_passes", "moment_limit", "asymmetry", "veto_ratio",
+)  # fmt: skip
 """Options that came after the first results that are kept: they count where they are not the default."""
 
 

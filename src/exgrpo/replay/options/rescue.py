@@ -1,5 +1,6 @@
 """Mixings without replayed questions: a stored success in place of a failure, and no replay at all."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from ...config import MIXINGS, ReplayConfig
 from ...experience.trajectory import RIGHT, WRONG, IntArray
 from ..choice import Scorer, choose
+from ..drawing import take
 from ..plan import Rescue, StepPlan
 from ..rng import RESCUE, generator_for
 
@@ -29,11 +31,12 @@ def rescue(planner: "ReplayPlanner", plan: StepPlan, outcomes: IntArray, score: 
     groups = groups[np.sort(np.unique(plan.questions[groups], return_index=True)[1])]  # each question once
     rng = generator_for(planner.seed, plan.generation, RESCUE)
     slots = choose(buffer, plan.questions[groups].tolist(), plan.step, planner.config, rng, score, "rescue")
-    found = [(group, chosen) for group, chosen in zip(groups.tolist(), slots, strict=True) if chosen]
-    taken = planner.take([chosen for _, chosen in found], plan.generation, plan.step, "rescue")
+    found = [(group, some) for group, some in zip(groups.tolist(), slots, strict=True) if some]
+    mark = partial(planner.mark, iteration=plan.generation, step=plan.step, stage="rescue")
+    taken = take(buffer, mark, [some for _, some in found])
     last = {group: int(np.flatnonzero(outcomes[group] == WRONG)[-1]) for group, _ in found}
     return [Rescue(group, last[group], one) for (group, _), (one,) in zip(found, taken, strict=True)]
 
 
 MIXINGS.register("rescue", no_question, rescue=rescue)
-MIXINGS.register("none", no_question)
+MIXINGS.register("none", no_question, trajectories=False)

@@ -99,7 +99,7 @@ function sideBySide(state, found, chosen, again) {
 	const texts = mode === "diff" && b ? diffTexts(a.text, b.text) : [a, b].map((one) => one && (mode === "tokens" ? tokensOf(state, one) : h("div.text.box", { dir: "auto" }, shown(one.text ?? ""))));
 	box.append(h("div.two", [a, b].map((one, i) => one && h("div", aboutOne(one, "AB"[i]), one.missing ? h("p.faint.small", shown(one.missing)) : null, texts[i],
 		one.long && mode !== "tokens" ? h("p.faint.small", "Cut here; “tokens” shows the whole.") : null))));
-	if (!b) box.append(h("p.faint.small", "There is no other trajectory to compare with."));
+	if (!b) box.append(h("p.faint.small", "No other to compare with."));
 	return box;
 }
 
@@ -108,7 +108,7 @@ function aboutOne(one, letter) {
 }
 
 function tokensOf(state, one) {
-	const place = h("div", h("p.empty", "reading its tokens …"));
+	const place = h("div", h("p.empty", "reading …"));
 	ask(state.run + "/trajectory/" + one.id).then((found) => {
 		place.replaceChildren(tokenText(found));
 		const later = found.measurements.filter((m) => m.drift !== null || m.entropy !== null);
