@@ -124,7 +124,8 @@ class QuestionPage:
         text, missing = self._text(number, origin)
         return {
             **about, "id": str(number), "correct": bool(about["correct"]), "rewards": _named(about["rewards"], origin),
-            "model": origin.without_paths().model, "text": None if text is None else text if whole else cut(text, LONGEST),
+            "model": origin.without_paths().model, "source": origin.source_in_words(),
+            "text": None if text is None else text if whole else cut(text, LONGEST),
             "long": text is not None and len(text) > LONGEST, "missing": missing,
         }  # fmt: skip
 
