@@ -505,7 +505,7 @@ def test_export_and_import(folder, say, tmp_path):
         "export", folder, tmp_path / "text", "--step", "7", "--no_text", "--logp_dtype", "float16"
     )
     assert "is not empty" in say("export", folder, tmp_path / "out", code=1)
-    assert "is not an export" in say("import", tmp_path / "new", folder, code=1)
+    assert "is a run's log" in say("import", tmp_path / "new", folder, code=2)
 
 
 def test_merge(folder, say, tmp_path):

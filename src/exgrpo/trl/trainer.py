@@ -39,6 +39,7 @@ from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
 from ..runtime import checks as shared_checks
 from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
+from ..runtime.behaviour import check_behaviour, without_behaviour
 from ..runtime.checkpoint import CheckpointFacts
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
@@ -133,6 +134,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         checks.check_rows(given.get("train_dataset"), config.generation_batch_size // config.num_generations)
         if config.replay.active:
             checks.check_problem_types(config.replay, given)
+            path = config.experience_from
+            if path is not None and Path(path).expanduser().exists():  # other nodes may not see it
+                check_behaviour(config.replay, config.objective, without_behaviour(path), path)
             embedder = shared_checks.embedder_of(config, embedder)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None

@@ -17,6 +17,7 @@ from ...errors import ExperienceLogError
 from ...experience.policy_stats import MEASURED
 from ...log import LogReader, schema
 from ...log.connection import connect, explained, name_of
+from ...log.records import UNKNOWN
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
 from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
@@ -118,6 +119,7 @@ class _Shown:
         return {
             **about, "key": key, "prompt": prompt, "rewards": json.loads(about["rewards"]), "correct": bool(about["correct"]),
             "counts": counts,
+            "source": self._origins[about["origin"]].source_in_words(),
             "model": self._origins[about["origin"]].without_paths().model, **self._tokens(number, about["origin"]),
             "measurements": measured, "replays": replays, "continued": self._continued(number, counts),
             "begins_with": self._begins_with(about), "left": evictions[-1] if evictions else None,
@@ -155,7 +157,8 @@ class _Shown:
             return {"logp_mean": None, "completion": None, "completion_ids": None, "missing": str(error)}
         ids = trajectory.completion_ids.tolist()
         (text,) = self._decode(self._origins[origin], [ids])
-        logp = float(trajectory.behaviour_logps.mean())
+        unknown = self._origins[origin].behaviour_logps == UNKNOWN
+        logp = None if unknown else float(trajectory.behaviour_logps.mean())
         return {"logp_mean": logp, "completion": text, "completion_ids": ids, "missing": None}
 
 
@@ -179,9 +182,9 @@ def _trajectory_as_text(found: dict[str, Any]) -> None:
 def _facts(found: dict[str, Any]) -> dict[str, Any]:
     left, begun = found["left"], found["begins_with"]
     where = "" if found["counts"] else ", on a branch that no longer counts"
+    came = f"imported from {found['source']}" if found["source"] else f"by {found['model'] or 'an unnamed model'}"
     return {
-        "made": f"at step {found['step']} (generation {found['generation']}, branch {found['branch']}{where}) by "
-        f"{found['model'] or 'an unnamed model'}",
+        "made": f"at step {found['step']} (generation {found['generation']}, branch {found['branch']}{where}) {came}",
         "length": f"{found['length']:,} tokens, ended by {found['finish_reason']}",
         "begins with": None if begun is None else f"the first {begun['length']} tokens of trajectory {begun['trajectory']}",
         "rewards": ", ".join(format_cell(reward) for reward in found["rewards"])

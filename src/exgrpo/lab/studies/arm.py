@@ -40,7 +40,7 @@ UNSAVED: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-"""Nothing of an arm is kept but its figures."""
+"""Nothing of an arm is kept but its figures, unless its own options say so."""
 HISTORY_PREFIXES = ("fresh/", "replay/")
 TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
@@ -84,8 +84,8 @@ def prepare(
     regime: Regime | RecipeRegime, seed: int, preset: str, options: Mapping[str, Any], output_dir: str, max_steps: int
 ) -> Prepared:
     """Read and check what an arm trains with; nothing of its model yet."""
-    recipe = {**regime.recipe_of(seed), "preset": preset, **options, "max_steps": max_steps}
-    settings = parse({**recipe, "output_dir": output_dir, **UNSAVED}, [])
+    own = {**UNSAVED, "preset": preset, **options, "max_steps": max_steps, "output_dir": output_dir}
+    settings = parse({**regime.recipe_of(seed), **own}, [])
     material = load_material(settings, held_out=True)
     check_material(settings, material)
     held_out = material.eval

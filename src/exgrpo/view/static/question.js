@@ -74,7 +74,7 @@ function trajectories(found, chosen, show, below) {
 	const mean = (t) => { const known = t.replays.filter((r) => r.log_ratio !== null); return known.length ? known[known.length - 1].log_ratio : null; };
 	box.append(h("div.scroll", table([
 		pick(0, "A"), pick(1, "B"),
-		{ head: "trajectory", cell: (t) => h("span.mono", { title: t.id + "\n" + (t.model || "") }, "…" + t.id.slice(-5)) },
+		{ head: "trajectory", cell: (t) => h("span.mono", { title: t.id + "\n" + (t.source ? "imported from " + t.source : t.model || "") }, "…" + t.id.slice(-5)) },
 		{ head: "stored at", num: true, title: "optimizer step of the policy that wrote it", cell: (t) => number(t.step) },
 		{ head: "right", cell: (t) => h("span", { class: t.correct ? "tag right" : "tag wrong" }, t.correct ? "right" : "wrong") },
 		{ head: "rewards", cell: (t) => t.rewards.map((r) => h("div.small", { title: "weight " + r.weight }, shown(r.name), " ", h("b.tab", number(r.value)))) },
