@@ -66,6 +66,12 @@ OPTIONS = {
     "start_size": st.sampled_from([0, 0, 5]),
     "store_truncated": st.booleans(),
     "logp_dtype": st.sampled_from(["float32", "float16"]),
+    "prefix_length": st.sampled_from(["fraction", "annealed", "controlled"]),
+    "prefix_steps": st.sampled_from([1, 12]),
+    "prefix_max_accuracy": st.sampled_from([0.0, 0.5, 1.0]),
+    "admit_prefixed": st.booleans(),
+    "age_decay": st.sampled_from([0.0, 5.0]),
+    "advantage": st.sampled_from(["birth", "current"]),
 }
 
 
@@ -101,9 +107,9 @@ class Run:
         outcomes = np.stack([self._outcomes(counter, int(question)) for question in plan.questions])
         rescued = self.planner.rescue(plan, outcomes, lambda ts: score(ts, step))
         groups = [
-            self._group(counter, int(question), row[: self.k - len(stored)], bool(replayed))
-            for question, row, stored, replayed in zip(
-                plan.questions, outcomes, plan.replays, plan.replayed, strict=True
+            self._group(counter, int(question), row[: self.k - len(stored)], bool(replayed), plan.prefixes.get(place))
+            for place, (question, row, stored, replayed) in enumerate(
+                zip(plan.questions, outcomes, plan.replays, plan.replayed, strict=True)
             )
         ]
         self.planner.observe(plan, groups)
@@ -122,12 +128,12 @@ class Run:
         outcomes = np.where(draw.random(self.k) < self.ability[question], RIGHT, WRONG)
         return np.where(draw.random(self.k) < 0.08, UNSCORABLE, outcomes)
 
-    def _group(self, counter, question, outcomes, replayed):
+    def _group(self, counter, question, outcomes, replayed, prefix=None):
         if not outcomes.size:
             return None
         known = outcomes[outcomes != UNSCORABLE]
         spread = float(np.float32(known.std())) if known.size and (counter + question) % 5 else np.nan
-        return Group(question, outcomes, replayed, spread)
+        return Group(question, outcomes, replayed, spread, 0 if prefix is None else prefix.length)
 
     def _completions(self, counter, step, group):
         for member, outcome in enumerate(group.outcomes.tolist()):
@@ -215,7 +221,7 @@ class Watch:
         if config.mixing != "coin" and config.schedule == "constant":
             assert n <= replay_count(BATCH, config.replay_share)
         assert all(len(group) <= min(config.replays_per_group, self.run.k) for group in plan.replays)
-        assert all(bool(group) == (bool(replayed) and config.mixing != "prompt")
+        assert all(bool(group) == (bool(replayed) and config.mixing not in ("prompt", "prefix"))
                    for group, replayed in zip(plan.replays, plan.replayed, strict=True))  # fmt: skip
 
     def _events(self, plan, new):
@@ -229,9 +235,11 @@ class Watch:
                 self.uses[event.serial] += 1
                 assert not config.max_uses or self.uses[event.serial] <= config.max_uses
                 assert not config.max_drift or self.drift.get(event.serial, 0.0) <= config.max_drift * 1.001
-            elif isinstance(event, Observed) and event.replayed and config.mixing == "prompt":
+            elif isinstance(event, Observed) and event.replayed and config.mixing in ("prompt", "prefix"):
                 self._replayed(event.question, plan.step, replayed_now)
-                assert not config.max_uses or self.replays[event.question] <= config.max_uses
+                assert (
+                    not config.max_uses or config.mixing == "prefix" or self.replays[event.question] <= config.max_uses
+                )
             elif isinstance(event, Retired):
                 self.gone.add(event.question)
             elif isinstance(event, Admitted):
