@@ -101,6 +101,7 @@ def test_snippets_compile(page):
         ast.parse(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if any(run for run, _ in blocks_of(p))], ids=name_of)
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     """Those marked so, of a page one after the other, each with what those before it defined."""

@@ -28,7 +28,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from exgrpo.lab.studies.pictures import draw_differences, draw_setting
+from exgrpo.lab.studies.pictures import draw_arms, draw_differences, draw_setting
 from exgrpo.lab.studies.report import regime_line
 from exgrpo.lab.studies.running import duration
 from exgrpo.lab.studies.study_file import file_name
@@ -52,6 +52,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "lab"
 TEMPLATE, PAGE = ROOT / "benchmarks" / "evidence.template.md", ROOT / "docs" / "evidence.md"
 IMAGES = ROOT / "docs" / "images" / "evidence"
+FIRST_LOOK = ("main", ("chains", "sums"), ("on-policy", "exgrpo", "positive-weight", "rehearsal"))
+"""Study, settings and arms of the README's picture."""
 HEAD = "<!-- Made by tools/evidence.py from evidence.template.md and results/lab/: change those, not this. -->\n\n"
 COLUMNS = ("arm", "Pass@1", "Pass@8", "greedy", "tokens to baseline", "collapsed", "steps", "CPU s", "tried", "seeds")
 
@@ -214,7 +216,8 @@ def main() -> int:
     if args.write:
         PAGE.write_text(page, encoding="utf-8")
         ADVICE.write_text(said, encoding="utf-8")
-        for path in draw(page):
+        study, settings, shown = FIRST_LOOK
+        for path in [*draw(page), draw_arms(findings(study), settings, shown, IMAGES / "first-look.png")]:
             print(f"wrote {path.relative_to(ROOT)}")
         return 0
     for path, text in ((PAGE, page), (ADVICE, said)):

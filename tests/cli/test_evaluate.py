@@ -11,7 +11,8 @@ from exgrpo.cli.main import main
 from exgrpo.evaluation import local_model
 from exgrpo.evaluation.endpoint import Endpoint, EndpointError
 from exgrpo.evaluation.sampling import Sampling
-from exgrpo.evaluation.store import Store, StoredQuestion
+from exgrpo.evaluation.store import Answer, Store, StoredQuestion
+from exgrpo.evaluation.summary import disagreements, summarize
 from exgrpo.tasks import get_task
 from exgrpo.tasks.base import WarmUp
 from exgrpo.tasks.tiny_policy import warm_policy
@@ -194,3 +195,18 @@ def test_other_settings_are_not_mixed_in(data, policies, capsys):
     assert "with temperature=1.0, and now it is 0.5" in capsys.readouterr().err
     assert evaluate(policies[0], num_samples=2) == 2
     assert "num_samples=1, and now it is 2" in capsys.readouterr().err
+
+
+def test_answers_that_verifiers_disagree_about_are_shown(tmp_path):
+    store = Store(tmp_path / "evaluation.db")
+    store.add_benchmark("b", {"verifiers": ["math_reward", "math_verify"], "num_samples": 1})
+    store.add_questions("b", [("1+1", "2", {}), ("2+2", "4", {}), ("3+3", "x", {})])
+    model = store.add_model("m", {})
+    rewards = [{"math_reward": one, "math_verify": two} for one, two in ((1.0, 0.0), (1.0, 1.0), (None, 0.0))]
+    store.add(model, [Answer(i + 1, 0, f"answer {i}", 3, "stop", reward) for i, reward in enumerate(rewards)])
+    [row] = disagreements(store)
+    assert (row["question"], row["gold"], row["ends with"], row["math_verify"]) == (0, "2", "answer 0", 0.0)
+    [found] = summarize(store)["results"]
+    assert found["disagreements"] == {"math_verify": [[0, 0]]}
+    assert (found["questions"], found["unscorable"], found["avg"]["mean"]) == (3, 1, 1.0)
+    assert found["verifiers"] == {"math_reward": 1.0, "math_verify": pytest.approx(1 / 3)}

@@ -391,10 +391,10 @@ def test_more_processes_than_runs_do_not_make_a_study_shorter_than_a_start_and_a
 
 
 def test_a_start_comes_before_its_arms():
-    jobs = running._jobs(tiny().cells())
+    jobs = running._jobs(tiny().cells(), 1)
     assert [job.after for job in jobs[:4]] == [(), *[("chains/(start)/0",)] * 3]
     assert jobs[5].after == ("chains/(start)/1",)
-    assert running._jobs(tiny().cells()[1:3])[0].after == ()  # the start is done already
+    assert running._jobs(tiny().cells()[1:3], 1)[0].after == ()  # the start is done already
 
 
 @pytest.mark.slow

@@ -147,3 +147,26 @@ def test_without_replay_nothing_is_stored_and_no_reason_is_given():
     (group, *_) = lab.observe(plan, dict.fromkeys(range(12), 8))
     assert not lab.planner.wants(group, True, "stop")
     assert not lab.buffer.num_retired  # retirement="solved" is a rule of replay
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_every_pass_a_question_is_asked_or_left_out_or_waits(seed):
+    """Nothing is lost to replay, nothing is asked twice, whatever is left out."""
+    lab = Lab(
+        questions=60, seed=seed, mixing="share", replay_share=0.4, retirement="never", question_choice="uniform",
+        trajectory_choice="random", skip="zero_variance", skip_explore=0.3, retest_passes=3,
+    )  # fmt: skip
+    for question in range(0, 60, 4):
+        lab.store(question, 100 + question, successes=4)
+    right, asked = {question: 8 * (question % 2) for question in range(1, 60, 3)}, Counter()
+    for _ in range(60):
+        plan = lab.plan(7)
+        asked.update(plan.questions[~plan.replayed].tolist())
+        lab.observe(plan, right)
+        skipped = Counter(event.question for event in lab.of(Skipped))
+        stream = lab.planner.stream
+        order = np.random.default_rng((seed, stream.pass_number)).permutation(60)[: stream.cursor]
+        for question in range(60):
+            met = stream.pass_number + (question in order)
+            assert asked[question] + skipped[question] + stream.deferred.count(question) == met
+    assert sum(skipped.values()) > 30

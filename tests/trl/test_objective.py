@@ -113,12 +113,12 @@ class Reference(TrainerCallback):
                     log_w = at_level(log_w, args.importance_sampling_level)
                     gain = token_gain(log_w, logp, advantage, objective).sum()
                 else:
-                    log_old = logps_of(sampler, prompt, ids, trainer.temperature).detach()
+                    log_old = logps_of(sampler, prompt, ids, trainer.temperature).detach()[skip[row] :]
                     self.fresh_ratios += (logp - log_old).detach().tolist()
                     engine = trainer.engine(row, ids) if hasattr(trainer, "engine") else None
                     gain = fresh_gain(logp, log_old, advantage, args, engine).sum()
                     if args.beta:  # of fresh rows alone
-                        log_reference = logps_of(frozen, prompt, ids, trainer.temperature).detach() - logp
+                        log_reference = logps_of(frozen, prompt, ids, trainer.temperature).detach()[skip[row] :] - logp
                         ratio = (logp - logp.detach()).exp() if args.use_bias_correction_kl else 1.0
                         gain = gain - args.beta * (ratio * (log_reference.exp() - log_reference - 1)).sum()
                 norm = {

@@ -59,7 +59,7 @@ def run(tmp_path, *, answer=script, callbacks=(), **options):
     return trainer, reference
 
 
-@pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo"])
+@pytest.mark.parametrize("loss_type", ["dr_grpo", "grpo", "dapo", "cispo"])
 @pytest.mark.parametrize("cut", [(32, 1), (4, 8)])
 def test_the_gradient_is_that_of_the_continuations(tmp_path, loss_type, cut):
     """The reference in float64 sums over continuations alone: a prefix token that weighed anything would show."""

@@ -4,6 +4,7 @@ The trainer, the loss of the workers, the batches, the advantages and the loop a
 carries them: the queue, the workers, and the rollout engine.
 """
 
+import os
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -79,7 +80,8 @@ class Workers:
     def __init__(self, queue, config, model):
         self.queue, self.model = queue, model
         self.actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        self.lr, self._dispatch_info, self.seen = float(self.actor.optim.lr), {"actor": [0]}, []
+        self.lr, self._dispatch_info = float(self.actor.optim.lr), {"actor": [0]}
+        self.seen, self.divisors = [], []
 
     def compute_log_prob(self, meta):
         rows = [self.queue.fields[meta.partition_id][key] for key in meta.keys]
@@ -105,6 +107,7 @@ class Workers:
             keys = meta.keys[first : first + size]
             data = self.queue.kv_batch_get(keys, meta.partition_id)
             self.seen.append((keys, data))
+            self.divisors.append(meta.extra_info["global_batch_size"])
             self.model.zero_grad()
             rows = [self.queue.fields[meta.partition_id][key] for key in keys]
             logps = _column([self._forward(row, meta.extra_info["temperature"])[0] for row in rows])
@@ -236,7 +239,9 @@ def run(monkeypatch, options, script, trainer_cls=LocalTrainer):
     queue = MemoryQueue()
     queue.install(monkeypatch)
     monkeypatch.setattr(trainer_cls, "queue", queue, raising=False)
-    trainer = trainer_cls(configuration(options))
+    config = configuration(options)
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", os.devnull)
+    trainer = trainer_cls(config)
     trainer.init()
     trainer.fit(Rollouts(trainer, script))
     return trainer

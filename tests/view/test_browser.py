@@ -207,6 +207,22 @@ def test_weights_of_members_come_from_the_run_s_objective(page, serve, made):
     assert abs(weight - 0.1 * math.exp(ratio) / (math.exp(ratio) + 0.1) ** 2) < 2e-3
 
 
+def test_a_hundred_thousand_questions(page, serve, tmp_path):
+    run = MadeUpRun(tmp_path / "experience.db", 100_000)
+    run.generations(30, length=200)
+    run.log.connection.close()
+    seen = len(run.seen)
+    page.open(serve(tmp_path), "#/0/questions?sort=accuracy&down=1")
+    page.js("[...document.querySelectorAll('button')].find(b => b.textContent === 'last').click()")
+    page.until(f"document.body.innerText.includes('–{seen:,} of {seen:,}')")
+    page.go("#/0/questions?search=variant%2099")
+    page.until("document.querySelectorAll('#list tbody tr').length > 0")
+    for place in ("#/0/run", "#/0/steps", "#/0/step/29"):
+        page.go(place)
+        page.until("document.querySelectorAll('canvas, #list tr, .member').length > 10")
+    page.check()
+
+
 def test_keys(page, serve, made):
     page.open(serve(made / "short"), "#/0/run")
     page.keys("g", "q")

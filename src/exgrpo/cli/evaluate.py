@@ -21,8 +21,8 @@ PROBE_TOKENS = 128
 EPILOG = """\
 examples:
   exgrpo evaluate Qwen/Qwen2.5-Math-7B outputs/run-1 --benchmarks math500 aime24
-  exgrpo evaluate outputs/run-1/checkpoint-50 --data test.jsonl --reward_funcs numeric_reward --num_samples 8
-  exgrpo evaluate my-model --base_url http://localhost:8000/v1 --benchmarks gpqa_diamond
+  exgrpo evaluate outputs/run-1 --data test.jsonl --reward_funcs numeric_reward
+  exgrpo evaluate served --base_url http://localhost:8000/v1 --benchmarks arc_c
 """
 
 
@@ -244,7 +244,7 @@ def _say(text: str) -> None:
 def _report(args: argparse.Namespace, store: Any, benchmarks: Sequence[Asked], stamp: str, command: str) -> int:
     from ..evaluation.results_page import results_page, table_rows
     from ..evaluation.shared_results import shared_results
-    from ..evaluation.summary import summarize, told
+    from ..evaluation.summary import disagreements, summarize, told
     from ..report.files import write_whole
     from ..report.table import markdown_table
 
@@ -256,7 +256,10 @@ def _report(args: argparse.Namespace, store: Any, benchmarks: Sequence[Asked], s
     _say(markdown_table(table_rows(summary), digits=1))
     for row in summary["differences"]:
         _say(told(row))
-    files = {"results.json": json.dumps(summary, indent=1), "report.html": results_page(summary, command)}
+    files = {
+        "results.json": json.dumps(summary, indent=1),
+        "report.html": results_page(summary, disagreements(store), command),
+    }
     for model, record in shared_results(summary, installed_versions(), stamp, command).items():
         files[f"every-eval-ever-{_file_name(model)}.json"] = json.dumps(record, indent=1)
     for name, text in files.items():

@@ -58,10 +58,9 @@ class QuestionStats:
 
     def observe(self, questions: IntArray, successes: IntArray, scorable: IntArray, spread: FloatArray) -> None:
         """Set accuracies from the latest fresh groups, (n,) each; one without a scorable completion says nothing."""
-        if not (scorable > 0).all():
-            known = scorable > 0
-            questions, successes, scorable, spread = questions[known], successes[known], scorable[known], spread[known]
-        self.spread[questions] = spread
+        known = scorable > 0
+        questions, successes, scorable = questions[known], successes[known], scorable[known]
+        self.spread[questions] = spread[known]
         if self.windows is not None:
             successes, scorable = self.windows.add_many(questions, successes, scorable)
         self.successes[questions], self.scorable[questions] = successes, scorable

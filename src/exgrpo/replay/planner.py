@@ -25,7 +25,7 @@ from ..experience.quality import Diversity, admit_graded
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import Group, IntArray, Trajectory
 from .choice import Scorer
-from .drawing import Drawn, all_but_the_last, draw, mark, take, with_advantage
+from .drawing import Drawn, all_but_the_last, draw, left_out, take, with_advantage
 from .gate import Gate
 from .idleness import why_empty
 from .plan import Rescue, StepPlan, arranged, by_group
@@ -112,16 +112,13 @@ class ReplayPlanner:
             self.buffer.questions.variance.least_recent,
         )  # fmt: skip
         self.listener(events.Planned(iteration, step, batch_size, n, refilled, idle))
-        if len(skipped := np.array(self.stream.skipped, np.int64)):
-            if self.marks:
-                self.buffer.questions.variance.skip(skipped)
-            self.listener(events.Skipped(iteration, step, skipped))
+        skipped = left_out(self, self.stream.skipped, iteration, step)
         prefixes = begin(self, drawn.slots, iteration, step) if begin else ()
-        taken = [] if begin else take(self.buffer, lambda slots: self.mark(slots, iteration, step, stage), drawn.slots)
+        taken = [] if begin else take(self, drawn.slots, iteration, step, stage)
         batch = arranged(in_groups, fresh, [] if beside else taken)
         added = tuple(with_advantage(self.buffer, one) for group in taken for one in group) if beside else ()
         return StepPlan(
-            iteration, step, *batch, added, refilled, idle, len(drawn.refused), expired, returned or 0, len(skipped),
+            iteration, step, *batch, added, refilled, idle, len(drawn.refused), expired, returned or 0, skipped,
             by_group(prefixes, batch[2]),
         )  # fmt: skip
 
@@ -219,11 +216,6 @@ class ReplayPlanner:
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 
     # Inside -----------------------------------------------------------------------------------------------------
-
-    def mark(self, slots: IntArray, iteration: int, step: int, stage: str) -> None:
-        """Count the use of trajectories."""
-        if self.marks:
-            mark(self.buffer, self.listener, slots, iteration, step, stage)
 
     def _tell(self, event: events.Event) -> None:
         if self.diversity is not None:

@@ -389,8 +389,9 @@ class Run:
         needed = [key for key in batch.keys if self._values[key] != 0 and self._tokens[key]]
         size = max(1, -(-len(needed) // multiple)) * multiple
         lengths = dict(zip(batch.keys, (tag["seq_len"] for tag in batch.tags), strict=True))
-        others = sorted(set(batch.keys) - set(needed), key=lambda key: (lengths[key], key))
-        chosen = {*needed, *others[: size - len(needed)]}
+        chosen = set(needed)
+        others = sorted((key for key in batch.keys if key not in chosen), key=lengths.__getitem__)  # ties as they stand
+        chosen.update(others[: size - len(needed)])
         return [key for key in batch.keys if key in chosen]
 
     def write_weights(self, part: KVBatchMeta, model: Any) -> None:

@@ -52,6 +52,8 @@ class NextPlan:
             return "this run replays nothing (mixing='none')"
         if config.mixing == "rescue":
             return "with mixing='rescue' a question is replayed when its fresh group fails, not by plan"
+        if config.mixing == "prefix" and config.prefix_max_accuracy < 1:
+            return "with prefix_max_accuracy only hard questions are drawn, which is not worked out here"
         if config.by_problem_type:
             return "its draws are by problem type, which is not worked out here"
         return of_the_user(options_in(self._history.origin), QUESTION_SAMPLERS, "question_choice")

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ...evaluation.paired import MIN_PAIRS, PairedDifference
+from ...evaluation.paired import MIN_PAIRS, PairedDifference, ties_spoil
 from ...report.page import page
 from ...report.table import html_table
 from .pictures import draw_differences, draw_setting
@@ -89,7 +89,7 @@ def in_points(found: Findings, setting: str, ours: str, theirs: str, figure: str
         return None
     mean = 100 * math.fsum(a - b for a, b in values) / len(values)
     difference = found.difference(setting, ours, theirs, figure)
-    if difference is None:
+    if difference is None or ties_spoil([a - b for a, b in values]):
         return f"{mean:+.1f}, no interval"
     return f"{mean:+.1f} [{100 * difference.t_low:+.1f}, {100 * difference.t_high:+.1f}]"
 
@@ -113,11 +113,13 @@ def in_words(found: Findings) -> list[str]:
 def _told(found: Findings, setting: str, ours: str, theirs: str) -> str:
     values = found.pairs(setting, ours, theirs, "equal_tokens")
     mean = 100 * math.fsum(a - b for a, b in values) / len(values)
-    side = "above" if mean >= 0 else "below"
-    head = f"{ours} is {abs(mean):.1f} points {side} {theirs} in Pass@1 at equal tokens, on average of {_pairs(len(values))}"
+    far = f"{abs(mean):.1f} points {'above' if mean > 0 else 'below'}" if round(mean, 1) else "level with"
+    head = f"{ours} is {far} {theirs} in Pass@1 at equal tokens, on average of {_pairs(len(values))}"
     difference = found.difference(setting, ours, theirs, "equal_tokens")
     if difference is None:
         return f"{head}. With fewer than {MIN_PAIRS} pairs there is no interval: this may well be chance."
+    if ties_spoil([a - b for a, b in values]):
+        return f"{head}. So many pairs tie exactly that there is no interval."
     interval = f"95 % interval {100 * difference.t_low:+.1f} to {100 * difference.t_high:+.1f}"
     if difference.significant:
         return f"{head} ({interval}): told apart."
@@ -153,8 +155,9 @@ def _numbers(found: Findings, setting: str, ours: str, theirs: str, axes: Sequen
     for figure in (f"{axis}:{name}" for axis in axes for name in dict.fromkeys(("pass_at_1", k))):
         values = found.pairs(setting, ours, theirs, figure)
         difference = found.difference(setting, ours, theirs, figure)
+        spoilt = ties_spoil([a - b for a, b in values])
         figures[figure] = {
             "by_pair": [a - b for a, b in values],
-            "interval": None if difference is None else [difference.t_low, difference.t_high],
+            "interval": None if difference is None or spoilt else [difference.t_low, difference.t_high],
         }
     return {"arm": ours, "against": theirs, "seeds": found.seeds(setting, ours, theirs), "figures": figures}

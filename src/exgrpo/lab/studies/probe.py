@@ -54,7 +54,7 @@ class Probe:
             return self.load + self.evaluate
         regime = cell.setting.regime
         budget = regime.budget(cell.seed, cell.arm.budget)
-        passes = int({**regime.recipe, **cell.arm.options}.get("num_iterations", 1))
+        passes = int({**regime.recipe, **cell.arm.given}.get("num_iterations", 1))
         a_generation = self.generate + self.update * passes
         if budget.kind == "seconds":
             train = budget.size

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ... import presets
 from ...config import ObjectiveConfig, ReplayConfig
 from ...errors import ConfigurationError
 from ...presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, resolve
@@ -60,6 +61,11 @@ class Arm:
     budget: float = 1.0
     tried: int = 1
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """Its options, and what its preset sets of the host."""
+        return {**presets.PRESETS[presets.preset_name(self.preset)].host, **self.options}
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -94,13 +100,13 @@ class Cell:
     def _of_arm(self) -> dict[str, Any]:
         if self.arm is None:
             return {}
-        given = {**self.setting.regime.recipe, **self.arm.options}
+        given = {**self.setting.regime.recipe, **self.arm.given}
         ours = {name: value for name, value in given.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
         replay, objective = resolve(self.arm.preset, **ours)
         return {
             "replay": _deciding(replay),
             "objective": _deciding(objective),
-            "options": dict(self.arm.options),
+            "options": self.arm.given,
             "start": ours.get("start_pass_at_1", 0.0),
             "budget": self.arm.budget,
         }

@@ -10,6 +10,7 @@ from ...config import MIXINGS, ReplayConfig
 from ...experience.events import Continued
 from ...experience.trajectory import Group, Trajectory
 from ..counts import by_share
+from ..drawing import mark
 from ..plan import Prefix, ReplayedTrajectory, StepPlan
 from ..rng import PREFIX, generator_for
 
@@ -67,7 +68,7 @@ def begin(planner: "ReplayPlanner", slots: Sequence[Sequence[int]], iteration: i
     records = buffer.table.records[chosen]  # a copy: uses before this one
     used = chosen[np.array(lengths, np.int64) > 0]
     if len(used):
-        planner.mark(used, iteration, step, "prefix")
+        mark(planner, used, iteration, step, "prefix")
     found = map(ReplayedTrajectory, records["serial"].tolist(), trajectories, records["uses"].tolist())
     return [Prefix(choice, length) if length else None for choice, length in zip(found, lengths, strict=True)]
 

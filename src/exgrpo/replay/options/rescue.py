@@ -1,6 +1,5 @@
 """Mixings without replayed questions: a stored success in place of a failure, and no replay at all."""
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,8 +31,7 @@ def rescue(planner: "ReplayPlanner", plan: StepPlan, outcomes: IntArray, score: 
     rng = generator_for(planner.seed, plan.generation, RESCUE)
     slots = choose(buffer, plan.questions[groups].tolist(), plan.step, planner.config, rng, score, "rescue")
     found = [(group, some) for group, some in zip(groups.tolist(), slots, strict=True) if some]
-    mark = partial(planner.mark, iteration=plan.generation, step=plan.step, stage="rescue")
-    taken = take(buffer, mark, [some for _, some in found])
+    taken = take(planner, [some for _, some in found], plan.generation, plan.step, "rescue")
     last = {group: int(np.flatnonzero(outcomes[group] == WRONG)[-1]) for group, _ in found}
     return [Rescue(group, last[group], one) for (group, _), (one,) in zip(found, taken, strict=True)]
 
