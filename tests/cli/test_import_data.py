@@ -299,12 +299,13 @@ def from_bank(tmp_path, bank="bank", **options):
     return h.trainer(args, h.questions(8), script=never_right)
 
 
-def test_a_run_starts_from_them(bring, tmp_path):
+def test_a_run_starts_from_them(bring, tmp_path, caplog):
     bring([row(i, f"a{i}") for i in range(8)] + [row(20, "a20")])
     trainer = from_bank(tmp_path, preset="rescue")
     trainer.train()
     assert sum(event.moment == "rescue" for event in trainer.events.of(Replayed)) == 16
     assert {origin.source for _, _, origin in stored(tmp_path / "run")} == {"data.jsonl"}
+    assert "8 trajectories are of questions whose accuracy is not known yet" in caplog.text
 
 
 def test_without_behaviour_log_probs_options_that_need_them_are_refused_by_name(bring, tmp_path):
