@@ -4,7 +4,8 @@ OUTPUT/rank-N.json.
 Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 
 Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
-(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be).
+(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be), `model` (a folder),
+`synced` (whether vLLM gets the weights).
 """
 
 import faulthandler
@@ -17,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from exgrpo.errors import ExGRPOError
 from exgrpo.experience.events import Admitted, Observed, Replayed, Retired, Stored
 from exgrpo.experience.replayed import fingerprint_of
+from tests.support import engine, sharded
 from tests.support import harness as h
-from tests.support import sharded
 from tests.support.threads import tokens_everywhere
 from trl import GRPOTrainer
 
@@ -90,6 +91,9 @@ def main() -> None:
     results = [refused(output, options) if options.pop("refused", False) else job(output, options) for options in jobs]
     rank = PartialState().process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(results))
+    if "vllm" in sys.modules:
+        PartialState().wait_for_everyone()
+        os._exit(0)  # its threads do not end by themselves
 
 
 def refused(output: Path, options: dict) -> dict:
@@ -113,6 +117,11 @@ def job(output: Path, options: dict) -> dict:
     run, stop, resume = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
     options |= sharded.options(backend) if (backend := options.pop("backend", None)) else {}
     more = {"peft_config": _lora()} if options.pop("lora", False) else {}
+    if folder := options.pop("model", None):
+        more["model"] = AutoModelForCausalLM.from_pretrained(folder)
+    synced = options.pop("synced", True)
+    if options.get("use_vllm"):
+        engine.on_cpus()
     if options.pop("evaluate", False):
         options |= {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
         more["eval_dataset"] = h.questions(8)
@@ -125,11 +134,13 @@ def job(output: Path, options: dict) -> dict:
     start, held = {}, Held(trainer)
     trainer.add_callback(AtStart(trainer, start))
     trainer.add_callback(held)
+    calls = engine.watch(trainer, synced) if trainer.use_vllm else []
     trainer.train(resume_from_checkpoint=resume)
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {
         "world": trainer.accelerator.num_processes,
         "held": held.by,
+        "engine": engine.said(trainer, calls),
         "events": [event_row(event) for event in trainer.events],
         "behaviour": [e.trajectory.behaviour_logps.tolist() for e in trainer.events.of(Admitted)],
         "fingerprint": _fingerprint(trainer),
