@@ -51,7 +51,7 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt
 	test -x $(VERL)/python || $(PYTHON) -m venv .venv-verl
 	grep -v '^verl==' constraints-verl.txt > .venv-verl/needs.txt
 	$(VERL)/pip install --quiet --disable-pip-version-check -r .venv-verl/needs.txt && \
-	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps -c constraints-verl.txt verl && \
+	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps "$$(grep '^verl==' constraints-verl.txt)" && \
 	$(VERL)/pip install --quiet --disable-pip-version-check --no-deps -e . || \
 	{ echo "make test-verl: verl's environment could not be installed (Python 3.11 or 3.12 is needed). Nothing was tested." >&2; exit 1; }
 	touch $(VERL_STAMP)

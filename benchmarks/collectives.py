@@ -53,7 +53,7 @@ def step(comm: AccelerateComm, rows: int, tokens: int, share: float) -> dict[str
         found = tuple(trajectory(row, 1) for row in range(len(kept) * comm.world_size))
         return [stored(Admitted(np.arange(len(found)), found))]
 
-    told = len(pickle.dumps(comm.from_main(tell))) if comm.rank else 0
+    events = comm.from_main(tell)
     replayed = [trajectory(row, tokens) for row in range(rows // REPLAYED)] if not comm.rank else []
     heads = comm.from_main(lambda: heads_of(replayed))
     held = replayed or remote(*heads)
@@ -63,7 +63,8 @@ def step(comm: AccelerateComm, rows: int, tokens: int, share: float) -> dict[str
     ]
     hold(comm, held, wanted)
     dealt = 8 * tokens * len(wanted[comm.rank]) if comm.rank else 0
-    return {"to main": to_main, "told": told, "heads": len(pickle.dumps(heads)) if comm.rank else 0, "dealt": dealt}
+    told, of_heads = (len(pickle.dumps(what)) if comm.rank else 0 for what in (events, heads))
+    return {"to main": to_main, "told": told, "heads": of_heads, "dealt": dealt}
 
 
 def step_to_all(comm: AccelerateComm, rows: int, tokens: int, share: float) -> dict[str, int]:

@@ -140,11 +140,20 @@ def test_no_function_takes_any_trainer():
 def test_no_module_below_knows_what_stands_on_top():
     for module in in_room(*CORE, "runtime", "trl", "verl", "rewards", "tasks"):
         for name in imports(module):
-            assert not (name.startswith("exgrpo.") and room(name) in ("cli", "report", "lab")), (
+            assert not (name.startswith("exgrpo.") and room(name) in ("cli", "report", "lab", "view")), (
                 f"{module} imports {name}"
             )
     for module in in_room("report", "evaluation"):
         assert not any(name.startswith("exgrpo.cli") for name in imports(module)), module
+
+
+def test_the_viewer_loads_neither_torch_nor_a_host():
+    """Its server stays small; what needs torch runs in a process of its own."""
+    heavy = sorted(HOSTS | {"torch", "pandas", "pyarrow", "tokenizers"})
+    code = f"import sys, {', '.join(in_room('view'))}; print(sorted(set({heavy!r}) & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
 
 
 def test_importing_the_core_loads_no_host():
@@ -216,7 +225,7 @@ SPINE = (
     "experience.trajectory", "experience.questions", "experience.buffer", "replay.gate", "replay.sampling",
     "replay.choice", "replay.planner", "objective.advantage", "objective.loss",
 )  # fmt: skip
-MOST_LINES, MOST_LINES_OF_A_FILE = 750, 150
+MOST_LINES, MOST_LINES_OF_A_FILE = 760, 150
 
 
 def lines_of_code(text: str) -> int:

@@ -101,6 +101,7 @@ def test_snippets_compile(page):
         ast.parse(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if any(run for run, _ in blocks_of(p))], ids=name_of)
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     """Those marked so, of a page one after the other, each with what those before it defined."""
@@ -136,7 +137,7 @@ def metrics_of_the_code() -> frozenset[str]:
     written += [*(SOURCE / "trl" / name for name in ("trainer.py", "host_metrics.py"))]
     for path in written:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and re.fullmatch(r"(replay|fresh)/\w+", str(node.value)):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"(replay|fresh|prefix)/\w+", str(node.value)):
                 names.add(node.value)
             elif isinstance(node, ast.JoinedStr):
                 pattern = "".join(
@@ -169,7 +170,7 @@ def test_options_that_pages_name_exist(page):
 
     options = {f.name for f in fields(ExGRPOConfig)}
     for span in re.findall(r"`([^`\n]+)`", prose_of(page)):
-        for name, value in re.findall(r"\b([a-z_]\w*)=([^=,]*)", span):
+        for name, value in re.findall(r"(?<![.\w])([a-z_]\w*)=([^=,]*)", span):
             if "(" in span or name in NOT_OPTIONS:
                 continue
             assert name in options, f"{span}: no such option"

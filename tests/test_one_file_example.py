@@ -19,6 +19,7 @@ FILE = Path(__file__).parents[1] / "examples" / "exgrpo_in_one_file.py"
 EXAMPLE = SimpleNamespace(**runpy.run_path(str(FILE)))
 
 
+@pytest.mark.slow
 def test_it_runs_and_replays(capsys):
     torch.manual_seed(0)
     rng = random.Random(0)

@@ -1,4 +1,5 @@
-"""Make `docs/evidence.md` from its template and the stored results: every figure of that page comes from here.
+"""Make `docs/evidence.md` from its template and the stored results: every figure of that page comes from here; and those of
+`exgrpo presets --advise`.
 
     python tools/evidence.py --write    # after a study has run, or the template has changed
     python tools/evidence.py --check    # part of `make check`
@@ -27,7 +28,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from exgrpo.lab.studies.pictures import draw_differences, draw_setting
+from exgrpo.lab.studies.pictures import draw_arms, draw_differences, draw_setting
 from exgrpo.lab.studies.report import regime_line
 from exgrpo.lab.studies.running import duration
 from exgrpo.lab.studies.study_file import file_name
@@ -42,10 +43,17 @@ from exgrpo.lab.studies.summary import (
 )
 from exgrpo.report import markdown_table
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # run as a script, or loaded by a test
+
+from advice import FILE as ADVICE
+from advice import advice
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "lab"
 TEMPLATE, PAGE = ROOT / "benchmarks" / "evidence.template.md", ROOT / "docs" / "evidence.md"
 IMAGES = ROOT / "docs" / "images" / "evidence"
+FIRST_LOOK = ("main", ("chains", "sums"), ("on-policy", "exgrpo", "positive-weight", "rehearsal"))
+"""Study, settings and arms of the README's picture."""
 HEAD = "<!-- Made by tools/evidence.py from evidence.template.md and results/lab/: change those, not this. -->\n\n"
 COLUMNS = ("arm", "Pass@1", "Pass@8", "greedy", "tokens to baseline", "collapsed", "steps", "CPU s", "tried", "seeds")
 
@@ -204,15 +212,18 @@ def main() -> int:
     what.add_argument("--write", action="store_true", help="write the page and its pictures")
     what.add_argument("--check", action="store_true", help="fail if the page is not up to date")
     args = parser.parse_args()
-    page = render(TEMPLATE.read_text(encoding="utf-8"))
+    page, said = render(TEMPLATE.read_text(encoding="utf-8")), advice(findings)
     if args.write:
         PAGE.write_text(page, encoding="utf-8")
-        for path in draw(page):
+        ADVICE.write_text(said, encoding="utf-8")
+        study, settings, shown = FIRST_LOOK
+        for path in [*draw(page), draw_arms(findings(study), settings, shown, IMAGES / "first-look.png")]:
             print(f"wrote {path.relative_to(ROOT)}")
         return 0
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-        print(f"{PAGE.relative_to(ROOT)} is not what the results say: run python tools/evidence.py --write")
-        return 1
+    for path, text in ((PAGE, page), (ADVICE, said)):
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            print(f"{path.relative_to(ROOT)} is not what the results say: run python tools/evidence.py --write")
+            return 1
     return 0
 
 

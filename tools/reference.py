@@ -1,7 +1,7 @@
 """Every option of `exgrpo train`, as a table in the package, so that help needs no host library.
 
-python -m tools.reference --write    fields.json and docs/configuration.md from the dataclasses
-python -m tools.reference --check    exit code 1 if either is out of date
+python -m tools.reference --write    fields.json, docs/configuration.md and verl's configuration from the dataclasses
+python -m tools.reference --check    exit code 1 if one is out of date
 """
 
 import argparse
@@ -16,7 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import exgrpo
 from exgrpo.cli.fields import TABLE, Row, table
+from exgrpo.verl.options import OPTIONS
 
 HOSTS = ("trl", "transformers")
 
@@ -86,7 +88,15 @@ def generated() -> dict[Path, str]:
     docs = Path(__file__).parents[1] / "docs"
     if docs.is_dir():
         files[docs / "configuration.md"] = page(made["fields"])
+    settings = Path(exgrpo.__file__).parent / "verl" / "config" / "exgrpo_settings.yaml"
+    files[settings] = _with_options(settings.read_text(encoding="utf-8"))
     return files
+
+
+def _with_options(text: str) -> str:
+    """Write the options of a run under verl into its configuration, where they stand last."""
+    head, begins, _ = text.partition("\nexgrpo:\n")
+    return head + begins + "".join(f"  {name}: {'exgrpo' if name == 'preset' else 'null'}\n" for name in OPTIONS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,6 +41,9 @@ def always(replay: Any, objective: Any) -> bool:
 
 REPLAYING = unless("mixing", "none")
 STORING = unless("mixing", "none", "prompt")
+LEARNING = unless("mixing", "none", "prompt", "prefix")
+PREFIXING = one_of("mixing", "prefix")
+SKIPPING = unless("skip", "none")
 DRAWING = unless("mixing", "none", "rescue")
 MEASURED = ("lowest_entropy", "lowest_nll", "lowest_confidence_variance", "highest_entropy", "headroom")
 MEASURING = every(STORING, either(one_of("trajectory_choice", *MEASURED), unless("max_drift", 0)))

@@ -17,9 +17,12 @@ from .conditions import (
     BY_ACCURACY,
     DRAWING,
     LAZY,
+    LEARNING,
     MEASURING,
+    PREFIXING,
     REPLAYING,
     RETIRING,
+    SKIPPING,
     STORING,
     Condition,
     always,
@@ -34,18 +37,22 @@ from .spelling import did_you_mean, spelled
 DIFFICULTIES = ("latest", "window", "spread")
 ENTROPY_REFRESHES = ("lazy", "exact", "stored")
 LOGP_DTYPES = ("float32", "float16")
+PREFIX_LENGTHS = ("fraction", "annealed", "controlled")
+ADVANTAGES = ("birth", "current")
 
 MIXINGS = Registry(
     "mixing",
     {
-        "share": "exgrpo.replay.planner",
+        "share": "exgrpo.replay.counts",
         "coin": "exgrpo.replay.options.coin",
         **dict.fromkeys(("added", "prompt"), "exgrpo.replay.options.append"),
         **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
+        "prefix": "exgrpo.replay.options.prefix",
     },
-    traits={"trajectories": True, "beside": False, "rescue": None},
+    traits={"trajectories": True, "stage": "plan", "rescue": None, "begin": None, "continued": None},
     open_to_users=False,
 )
+SKIPS = Registry("skip", dict.fromkeys(("none", "zero_variance"), "exgrpo.replay.options.skip"), open_to_users=False)
 SCHEDULES = Registry("schedule", dict.fromkeys(("constant", "curriculum"), "exgrpo.replay.options.schedules"))
 QUESTION_SAMPLERS = Registry(
     "question_choice",
@@ -69,7 +76,7 @@ TRAJECTORY_CHOICES = Registry(
         **dict.fromkeys(
             (
                 "random", "newest", "lowest_nll", "lowest_confidence_variance", "entropy_percentile", "highest_quality",
-                "quality_tiers", "highest_entropy", "headroom",
+                "quality_tiers", "highest_entropy", "headroom", "advantage",
             ),
             "exgrpo.replay.options.choices",
         ),
@@ -79,7 +86,8 @@ TRAJECTORY_CHOICES = Registry(
 )  # fmt: skip
 ADMISSIONS = Registry(
     "admission",
-    dict.fromkeys(("correct", "all", "single_success", "quality"), "exgrpo.experience.options.admission"),
+    dict.fromkeys(("correct", "all", "single_success", "quality", "none"), "exgrpo.experience.options.admission"),
+    traits={"frozen": False},
     quality=("quality",),
 )
 RETIREMENTS = Registry(
@@ -98,6 +106,7 @@ CORRECTIONS = Registry(
     {
         "shaped": "exgrpo.objective.loss",
         **dict.fromkeys(("clip", "truncated", "none", "likelihood"), "exgrpo.objective.options.corrections"),
+        **dict.fromkeys(("second_moment", "topr", "asymre", "veto"), "exgrpo.objective.options.sequence_corrections"),
     },
     traits={"clamped": None},
 )
@@ -129,14 +138,15 @@ class ReplayConfig:
         "ones, or none. `added`: the batch stays all fresh, and stored trajectories are added to it, each with the advantage "
         "that it had in the group it came from. `prompt`: part of the questions are replayed, without a trajectory. "
         "`rescue`: every question is fresh, and a group without success gets one stored success in place of a failure. "
-        "`none`: no replay.",
+        "`prefix`: part of the questions are asked together with the first tokens of a stored success; the policy goes on "
+        "from there, and only what it writes is learned from. `none`: no replay.",
     )
     replay_share: float = _option(
         0.5,
         "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing that many trajectories are "
-        "added. Of a batch that is too small for one, rho times its questions is the probability that one is replayed. Used "
-        "by `share`, `prompt` and `added` mixing.",
-        used_if=every(one_of("mixing", "share", "prompt", "added"), unless("schedule", "curriculum")),
+        "added, and it may exceed 1. Of a batch that is too small for one, rho times its questions is the probability that one "
+        "is replayed. Used by `share`, `prompt`, `added` and `prefix` mixing.",
+        used_if=every(one_of("mixing", "share", "prompt", "added", "prefix"), unless("schedule", "curriculum")),
     )
     replay_probability: float = _option(
         0.3,
@@ -169,6 +179,47 @@ class ReplayConfig:
         0.3,
         "Below which the on-policy weight does not fall.",
         used_if=every(DRAWING, unless("schedule", "constant")),
+    )
+
+    # Groups that begin with the first tokens of a stored success
+
+    prefix_length: str = _option(
+        "fraction",
+        "How much of a stored success of T tokens a group of `prefix` mixing begins with. `fraction`: round(f T), f drawn "
+        "from `prefix_range`; `annealed`: the upper end of that range falls to 0 over `prefix_steps`, and where nothing is "
+        "left the question is asked plainly; `controlled`: f is drawn within .1 of one fraction for the run, which moves "
+        "inside `prefix_range` so that `prefix_aim` of the continuations are right.",
+        used_if=PREFIXING,
+    )
+    prefix_range: tuple[float, ...] = _option(
+        (0.2, 0.8),
+        "Lowest and highest fraction, in [0, 1].",
+        used_if=PREFIXING,
+    )
+    prefix_steps: int = _option(
+        200,
+        "Optimizer steps over which `annealed` prefixes vanish.",
+        used_if=every(PREFIXING, one_of("prefix_length", "annealed")),
+    )
+    prefix_aim: float = _option(
+        0.5,
+        "Share of right continuations that `controlled` prefixes aim at, in (0, 1).",
+        used_if=every(PREFIXING, one_of("prefix_length", "controlled")),
+    )
+    prefix_max_accuracy: float = _option(
+        1.0,
+        "Only questions of at most this accuracy get a prefix; 0: those whose latest fresh group had no success.",
+        used_if=PREFIXING,
+    )
+    prefix_before_answer: bool = _option(
+        True,
+        "Whether a prefix ends before the last `\\boxed{`, `####` or `<answer>` of the stored success, if it has one.",
+        used_if=PREFIXING,
+    )
+    admit_prefixed: bool = _option(
+        False,
+        "Whether right continuations are stored, with their prefix: its log-probs are those stored before.",
+        used_if=PREFIXING,
     )
 
     # Which question
@@ -240,7 +291,7 @@ class ReplayConfig:
         "`newest`, `lowest_nll`, `lowest_confidence_variance` (of the probabilities of its tokens), `entropy_percentile` (a "
         "random one of those at or below the percentile `entropy_percentile` of all stored entropies), `highest_quality` "
         "(success and diversity), `quality_tiers` (a random one of a tier drawn by `quality_tier_shares`), `highest_entropy`, "
-        "or `headroom` (1-pi where its advantage is positive, pi where negative).",
+        "`headroom` (1-pi where its advantage is positive, pi where negative), or `advantage` (the largest, of either sign).",
         used_if=STORING,
     )
     entropy_percentile: float = _option(
@@ -269,6 +320,19 @@ class ReplayConfig:
         2,
         "How many of the best cached candidates compete, and are kept up to date.",
         used_if=LAZY,
+    )
+
+    age_decay: float = _option(
+        0.0,
+        "The priority of a trajectory among those of its question is multiplied by exp(-age/this), in optimizer steps; 0: "
+        "not. Of `random` choices it is the probability.",
+        used_if=STORING,
+    )
+    advantage: str = _option(
+        "birth",
+        "With what advantage a trajectory is added: the one that it had in its group (`birth`), or 1 if it is right, else "
+        "0, minus the accuracy of its question now (`current`).",
+        used_if=one_of("mixing", "added"),
     )
 
     # When
@@ -306,7 +370,8 @@ class ReplayConfig:
     admission: str = _option(
         "correct",
         "Which scored completions are stored: `correct` ones; `all`; `single_success`: the correct one of a group that has "
-        "exactly one; `quality`: those with a quality above `min_quality`.",
+        "exactly one; `quality`: those with a quality above `min_quality`; `none` of this run, but the correct ones that "
+        "`experience_from` brings.",
         used_if=STORING,
     )
     min_quality: float = _option(
@@ -395,6 +460,34 @@ class ReplayConfig:
         used_if=STORING,
     )
 
+    # Questions that teach nothing
+
+    skip: str = _option(
+        "none",
+        "Which questions of the fresh stream are left out. `zero_variance`: one whose last z fresh groups in a row had no "
+        "variance, with probability 1 - max(floor, `skip_explore`^z). Also without replay.",
+    )
+    skip_explore: float = _option(
+        0.5,
+        "With what probability a question is asked after one group without variance; after z of them, this to the z.",
+        used_if=SKIPPING,
+    )
+    skip_floor_solved: float = _option(
+        0.05,
+        "With at least this probability it is asked where its latest group was all right; 1: never left out.",
+        used_if=SKIPPING,
+    )
+    skip_floor_hopeless: float = _option(
+        0.05,
+        "With at least this probability it is asked where its latest group was not all right.",
+        used_if=SKIPPING,
+    )
+    retest_passes: int = _option(
+        10,
+        "A question is left out in so many passes in a row at most.",
+        used_if=SKIPPING,
+    )
+
     # Parameters of rules of your own
 
     rule_options: Mapping[str, Any] | None = _option(
@@ -409,14 +502,19 @@ class ReplayConfig:
         return (self.rule_options or {}).get(name, default)
 
     @property
-    def active(self) -> bool:
-        """Whether experience is collected at all."""
+    def replays(self) -> bool:
+        """Whether stored experience, or a question for its sake, ever enters a batch."""
         return self.mixing != "none"
+
+    @property
+    def active(self) -> bool:
+        """Whether batches are planned here, and what came of them is kept: for replay, or to leave questions out."""
+        return self.replays or self.skip != "none"
 
     @property
     def replays_questions(self) -> bool:
         """Whether questions of a batch are replayed ones (before generation), rather than groups mended after it."""
-        return self.mixing in ("share", "coin", "added", "prompt")
+        return self.mixing in ("share", "coin", "added", "prompt", "prefix")
 
     @property
     def uses_quality(self) -> bool:
@@ -431,6 +529,9 @@ class ReplayConfig:
         _one_of(self, "difficulty", DIFFICULTIES)
         _one_of(self, "entropy_refresh", ENTROPY_REFRESHES)
         _one_of(self, "logp_dtype", LOGP_DTYPES)
+        _one_of(self, "prefix_length", PREFIX_LENGTHS)
+        _one_of(self, "advantage", ADVANTAGES)
+        _one_of(self, "skip", SKIPS)
         for name, registry in (
             ("schedule", SCHEDULES),
             ("question_choice", QUESTION_SAMPLERS),
@@ -441,10 +542,14 @@ class ReplayConfig:
         ):
             _one_of(self, name, registry)
         for name in (
-            "replay_share", "replay_probability", "on_policy_start", "on_policy_step", "on_policy_floor", "mu", "range_low",
-            "range_high", "min_quality", "success_weight",
+            "replay_probability", "on_policy_start", "on_policy_step", "on_policy_floor", "mu", "range_low", "range_high",
+            "min_quality", "success_weight", "prefix_max_accuracy", "skip_explore", "skip_floor_solved",
+            "skip_floor_hopeless",
         ):  # fmt: skip
             _number(self, name, 0.0, 1.0)
+        _number(self, "replay_share", 0.0, math.inf if self.mixing == "added" else 1.0)
+        _number(self, "prefix_aim", 0.0, 1.0, open_low=True, open_high=True)
+        _number(self, "age_decay", 0.0, math.inf)
         _number(self, "sigma", 0.0, math.inf, open_low=True)
         _number(self, "start_pass_at_1", 0.0, 1.0, open_high=True)
         _number(self, "start_epoch", 0.0, math.inf)
@@ -466,11 +571,17 @@ class ReplayConfig:
             ("cooldown", 0),
             ("capacity", 0),
             ("capacity_per_question", 1),
+            ("prefix_steps", 1),
+            ("retest_passes", 1),
         ):
             _integer(self, name, low)
         _shares(self, "tier_shares")
         _shares(self, "quality_tier_shares")
-        for name in ("range_adapts", "by_problem_type", "retired_in_stream", "store_truncated"):
+        _range(self, "prefix_range")
+        for name in (
+            "range_adapts", "by_problem_type", "retired_in_stream", "store_truncated", "prefix_before_answer",
+            "admit_prefixed",
+        ):  # fmt: skip
             _boolean(self, name)
         _mapping(self, "rule_options")
         self._check_together()
@@ -501,30 +612,48 @@ class ObjectiveConfig:
         "shaped",
         "Importance correction of replayed tokens, w = pi/pi_behaviour: `shaped` w/(w+beta) [ExGRPO, Eq. 4]; `clip` "
         "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`; `likelihood`: weighted by "
-        "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient.",
-        used_if=STORING,
+        "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient; `second_moment`: w, "
+        "without the tokens that keep the mean of (log w)^2 above `moment_limit`; `topr`: 1 for A > 0, the truncated ratio of "
+        "the whole answer for A < 0; `asymre`: A + `asymmetry` and no ratio; `veto`: as `truncated`, without what follows a "
+        "token of w below `veto_ratio` where A < 0.",
+        used_if=LEARNING,
     )
     shaping_beta: float = _option(
         0.1,
         "beta of the shaped ratio w/(w+beta).",
-        used_if=every(STORING, one_of("correction", "shaped")),
+        used_if=every(LEARNING, one_of("correction", "shaped")),
     )
     truncation: float = _option(
         1.0,
         "Cap c of the truncated ratio min(w, c).",
-        used_if=every(STORING, one_of("correction", "truncated")),
+        used_if=every(LEARNING, one_of("correction", "truncated", "topr", "veto")),
     )
     likelihood_clamp: float = _option(
         5.0,
         "Cap of the likelihood over a uniform policy.",
-        used_if=every(STORING, one_of("correction", "likelihood")),
+        used_if=every(LEARNING, one_of("correction", "likelihood")),
+    )
+    moment_limit: float = _option(
+        0.04,
+        "Highest mean of (log w)^2 over the tokens of an answer that `second_moment` keeps.",
+        used_if=every(LEARNING, one_of("correction", "second_moment")),
+    )
+    asymmetry: float = _option(
+        0.1,
+        "By how much `asymre` lowers the baseline.",
+        used_if=every(LEARNING, one_of("correction", "asymre")),
+    )
+    veto_ratio: float = _option(
+        0.1,
+        "Below which ratio a token ends what `veto` learns from a negative answer, in (0, 1].",
+        used_if=every(LEARNING, one_of("correction", "veto")),
     )
     clip_fresh: bool = _option(True, "Whether fresh tokens keep PPO's clip; the paper's appendix removes it.")
     baseline: str = _option(
         "group",
         "What rewards of a group with replayed members are compared with. `group`: the mean of all its members; `fresh`: the "
         "mean of the fresh ones; `split`: fresh ones with the mean of the fresh, replayed ones with that of the replayed.",
-        used_if=every(STORING, unless("mixing", "added")),
+        used_if=every(LEARNING, unless("mixing", "added")),
     )
     positive_weight: float = _option(1.0, "Factor on positive advantages.")
     rule_options: Mapping[str, Any] | None = _option(
@@ -545,6 +674,9 @@ class ObjectiveConfig:
         _number(self, "truncation", 0.0, math.inf, open_low=True)
         _number(self, "likelihood_clamp", 0.0, math.inf, open_low=True)
         _number(self, "positive_weight", 0.0, math.inf, open_low=True)
+        _number(self, "moment_limit", 0.0, math.inf)
+        _number(self, "asymmetry", 0.0, math.inf)
+        _number(self, "veto_ratio", 0.0, 1.0, open_low=True)
         _boolean(self, "clip_fresh")
         _mapping(self, "rule_options")
 
@@ -582,6 +714,18 @@ def _shares(config: object, name: str) -> None:
     )
     if not shares or not value or not 0 < math.fsum(value) <= sys.float_info.max:
         _refuse(config, name, "a list of numbers of at least 0 with a positive sum")
+    object.__setattr__(config, name, tuple(float(v) for v in value))
+
+
+def _range(config: object, name: str) -> None:
+    """Two fractions, the lower one first, kept as a tuple."""
+    value = getattr(config, name)
+    value = value.tolist() if hasattr(value, "tolist") else value
+    numbers_only = isinstance(value, (list, tuple)) and all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) for v in value
+    )
+    if not numbers_only or len(value) != 2 or not 0 <= value[0] <= value[1] <= 1:
+        _refuse(config, name, "two numbers in [0, 1], the lower one first")
     object.__setattr__(config, name, tuple(float(v) for v in value))
 
 

@@ -4,7 +4,7 @@ Any option given beside a preset overrides it. No code anywhere asks for a prese
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -18,15 +18,17 @@ OBJECTIVE_FIELDS = tuple(f.name for f in fields(ObjectiveConfig))
 
 @dataclass(frozen=True)
 class Preset:
-    """A recipe: what it is in a sentence, where it comes from, and the option values that differ from the defaults."""
+    """A recipe: what it is in a sentence, where it comes from, the option values that differ from the defaults, and what it
+    sets of the host's own options."""
 
     summary: str
     source: str
     options: Mapping[str, Any]
+    host: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _preset(summary: str, source: str, **options: Any) -> Preset:
-    return Preset(summary, source, MappingProxyType(options))
+def _preset(summary: str, source: str, host: Mapping[str, Any] | None = None, **options: Any) -> Preset:
+    return Preset(summary, source, MappingProxyType(options), MappingProxyType(dict(host or {})))
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -48,6 +50,19 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "control, this project",
             mixing="none",
             positive_weight=8.0,
+        ),
+        "two-updates": _preset(
+            "positive-weight, and every batch is learned from twice: the strongest control",
+            "control, this project",
+            host={"num_iterations": 2},
+            mixing="none",
+            positive_weight=8.0,
+        ),
+        "skip": _preset(
+            "no replay; questions whose latest groups had no variance are asked less often",
+            "arXiv 2506.02177",
+            mixing="none",
+            skip="zero_variance",
         ),
         "rescue": _preset(
             "all questions fresh; a group without success gets one stored success in place of a failure",
@@ -72,6 +87,114 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             max_age=20,
             correction="none",
             positive_weight=8.0,
+        ),
+        "prefix": _preset(
+            "a quarter of the questions are asked together with the first part of a stored success; only what follows is "
+            "learned from",
+            "arXiv 2601.18795",
+            mixing="prefix",
+            replay_share=0.25,
+            question_choice="uniform",
+            trajectory_choice="random",
+            start_pass_at_1=0.0,
+            retirement="never",
+        ),
+        "prefix-controlled": _preset(
+            "prefixes for questions whose latest group had no success, so long that half of the continuations are right; "
+            "positive advantages times 8",
+            "this project",
+            mixing="prefix",
+            replay_share=0.25,
+            prefix_length="controlled",
+            prefix_range=(0.0, 1.0),
+            prefix_max_accuracy=0.0,
+            question_choice="uniform",
+            trajectory_choice="random",
+            start_pass_at_1=0.0,
+            retirement="never",
+            positive_weight=8.0,
+        ),
+        "uniform-fifo": _preset(
+            "a whole fresh batch, and beside it any stored completions, right or wrong, first in first out",
+            "arXiv 2604.08706",
+            mixing="added",
+            replay_share=2.2,
+            question_choice="uniform",
+            trajectory_choice="random",
+            start_pass_at_1=0.0,
+            admission="all",
+            retirement="never",
+            correction="asymre",
+        ),
+        "rlep": _preset(
+            "two successes of a frozen bank (experience_from) in every group, learned from as if they were fresh",
+            "arXiv 2507.07451",
+            replay_share=1.0,
+            replays_per_group=2,
+            question_choice="uniform",
+            trajectory_choice="random",
+            start_pass_at_1=0.0,
+            admission="none",
+            retirement="never",
+            correction="none",
+        ),
+        "repo": _preset(
+            "half of the groups hold two recent completions, right or wrong; fresh and replayed ones are centred apart",
+            "arXiv 2506.09340",
+            replays_per_group=2,
+            question_choice="uniform",
+            trajectory_choice="newest",
+            start_pass_at_1=0.0,
+            admission="all",
+            retirement="never",
+            correction="clip",
+            baseline="split",
+        ),
+        "arpo": _preset(
+            "all questions fresh; a group without success gets one stored success in place of a failure, at weight 1",
+            "arXiv 2505.16282",
+            mixing="rescue",
+            trajectory_choice="random",
+            start_pass_at_1=0.0,
+            retirement="never",
+            correction="clip",
+        ),
+        "advantage-priority": _preset(
+            "a whole fresh batch, and beside it half as many completions of the last 10 steps, of each drawn question the one "
+            "with the largest advantage of either sign",
+            "arXiv 2606.04560",
+            mixing="added",
+            question_choice="uniform",
+            trajectory_choice="advantage",
+            start_pass_at_1=0.0,
+            admission="all",
+            retirement="never",
+            max_age=10,
+            correction="clip",
+        ),
+        "fresh-per": _preset(
+            "as advantage-priority, but a priority fades with age instead of ending at one",
+            "arXiv 2604.16918",
+            mixing="added",
+            question_choice="uniform",
+            trajectory_choice="advantage",
+            age_decay=10.0,
+            start_pass_at_1=0.0,
+            admission="all",
+            retirement="never",
+            correction="clip",
+        ),
+        "self-imitation": _preset(
+            "a whole fresh batch, and beside it a quarter as many successes, each with 1 minus its question's accuracy now",
+            "arXiv 2509.22601",
+            mixing="added",
+            replay_share=0.25,
+            question_choice="uniform",
+            trajectory_choice="random",
+            advantage="current",
+            start_pass_at_1=0.0,
+            retirement="never",
+            correction="clip",
         ),
         "random-replay": _preset(
             "as exgrpo, but any question and any of its successes: what remains without both choices",

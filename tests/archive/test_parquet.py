@@ -503,6 +503,7 @@ def test_damaged_and_missing_files_are_named(folder, table):
         list(read_folder(folder).trajectories)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_never_comes_as_another_kind_of_error(folder):
     part = folder / "trajectories/part-00000.parquet"
     sound, rng = part.read_bytes(), np.random.default_rng(0)

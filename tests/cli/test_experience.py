@@ -505,7 +505,7 @@ def test_export_and_import(folder, say, tmp_path):
         "export", folder, tmp_path / "text", "--step", "7", "--no_text", "--logp_dtype", "float16"
     )
     assert "is not empty" in say("export", folder, tmp_path / "out", code=1)
-    assert "is not an export" in say("import", tmp_path / "new", folder, code=1)
+    assert "is a run's log" in say("import", tmp_path / "new", folder, code=2)
 
 
 def test_merge(folder, say, tmp_path):
@@ -613,6 +613,7 @@ def writer(folder):
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+@pytest.mark.slow
 def test_everything_that_reads_works_within_a_transaction_of_a_run(folder, say, writer, tmp_path):
     process = writer("holds")
     found = say("stats", folder, "--json")

@@ -29,7 +29,7 @@ from trl import GRPOTrainer
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--questions", "90", "--batch", "16", "--draws", "20")
-WITH_POOL = [name for name in PRESETS if resolve(name)[0].active]
+WITH_POOL = [name for name in PRESETS if resolve(name)[0].replays]
 SIZES = (20,) * 9
 
 
@@ -232,7 +232,7 @@ def test_gradient_weights_are_those_of_the_loss(preset, options, say):
     epsilon = values.pop("epsilon", 0.2)
     config = resolve(preset, **values)[1]
     kinds = {"fresh": (replace(config, correction="clip"), epsilon if config.clip_fresh else math.inf)}
-    if resolve(preset)[0].mixing in ("none", "prompt"):
+    if resolve(preset)[0].mixing in ("none", "prompt", "prefix"):
         assert found["replayed"] is None
     else:
         kinds["replayed"] = config, epsilon
@@ -339,6 +339,7 @@ def test_the_same_seed_says_the_same(say):
     assert say(*SMALL, "--preset", "random-replay", "--seed", 1) != first
 
 
+@pytest.mark.slow
 def test_a_log_stays_as_it_is(say, log):
     before = hashlib.sha256(log.read_bytes()).hexdigest()
     for options in ((), ("--preset", "rescue"), ("--max_age", 3), ("--difficulty", "window"), ("--k", 8)):

@@ -109,7 +109,7 @@ def test_the_width_of_the_terminal_is_kept(command, columns, monkeypatch, capsys
     assert main(command) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= columns
-    assert len(text.splitlines()) < 150
+    assert len(text.splitlines()) < 11 * len(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,28 @@ def _raise(error):
     return run
 
 
+def test_the_advice_shows_the_row_behind_each_answer(capsys):
+    assert main(["presets", "--advise"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert main(["presets", "--advise", "--json"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    assert [f"{i}. {question['question']}" in text for i, question in enumerate(asked, 1)] == [True] * 5
+    for question in asked:
+        for answer in question["answers"]:
+            assert answer["says"] in text
+            for row in answer["rows"]:
+                assert (
+                    f"{row['figure']} {row['difference']} {row['told_apart']}: {row['arm']} against {row['against']}"
+                    in text
+                )
+    assert text.count("no stored study answers this") == sum(not a["rows"] for q in asked for a in q["answers"])
+
+
+def plain(options):
+    """As JSON has them: lists in place of tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
 def test_presets_are_all_listed(capsys):
     assert main(["presets"]) == 0
     text = capsys.readouterr().out
@@ -157,13 +179,14 @@ def test_presets_are_all_listed(capsys):
             assert f"{option}={value} (" in text
     assert "sigma=1.0 (default 0.125), entropy_refresh=exact (default lazy)," in text
     assert "truncation=1.0 (as by default)" in text
+    assert "sets of the trainer's own: num_iterations=2" in text
     assert main(["presets", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     defaults = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
     assert rows == {
         name: {
-            "summary": p.summary, "source": p.source, "options": dict(p.options),
-            "defaults": {option: defaults[option] for option in p.options},
+            "summary": p.summary, "source": p.source, "options": plain(p.options),
+            "defaults": plain({option: defaults[option] for option in p.options}), "host": dict(p.host),
         }
         for name, p in PRESETS.items()
     }  # fmt: skip

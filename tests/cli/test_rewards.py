@@ -12,6 +12,7 @@ from tokenizers.models import WordLevel
 
 from exgrpo.cli.main import main
 from exgrpo.cli.rewards.audit import is_listed, second_for, states_several
+from exgrpo.cli.rewards.degeneration import Completion, signs
 from exgrpo.errors import DatasetError
 from exgrpo.experience import RIGHT, WRONG, Group, Trajectory
 from exgrpo.log import QuestionFacts
@@ -297,7 +298,7 @@ def test_a_log_without_suspicion_or_without_text_is_said(tmp_path, say, monkeypa
     run.log.commit(run.planner.state(0))
     run.close()
     assert say("audit", tmp_path, "--json") == (
-        0, {"stored": 0, "read": 0, "scored_again": 0, "suspicious": 0, "reasons": {}, "found": []},
+        0, {"stored": 0, "read": 0, "scored_again": 0, "suspicious": 0, "reasons": {}, "degeneration": [], "found": []},
     )  # fmt: skip
     assert say("audit", tmp_path / "nowhere")[0] == 2
     path, _ = logs.eventful(tmp_path / "more")
@@ -345,3 +346,54 @@ def test_several_answers(text, several):
 )  # fmt: skip
 def test_an_answer_among_many(text, gold, listed):
     assert is_listed(text, gold) is listed
+
+
+# Signs of degeneration ------------------------------------------------------------------------------------------------
+
+
+def completion(step, question, text, length=100):
+    return Completion(step, question, length, text)
+
+
+def test_signs_of_degeneration_worked_by_hand():
+    """Step 0: four ordinary ones. Step 1: two in code blocks, of which one is twice as long; two of two questions that begin
+    alike but for their numbers."""
+    alike = "Let us compute {} plus {} step by step, and then check it"
+    found = signs(
+        [
+            *(completion(0, q, f"{word} one two three four five six seven eight") for q, word in enumerate("abcd")),
+            completion(1, 0, "```python\nprint(4)\n```"),
+            completion(1, 1, "so ```4```", length=200),
+            completion(1, 2, alike.format(3, 14)),
+            completion(1, 3, alike.format(27, 5)),
+        ]
+    )
+    assert [(s.first, s.last, s.stored) for s in found] == [(0, 0, 4), (1, 1, 4)]
+    assert [(s.code, s.template, s.jumped) for s in found] == [(0.0, 0.0, None), (0.5, 0.5, 0.25)]
+
+
+def test_what_is_no_sign_of_degeneration():
+    """The same opening again of one question, openings of too few words, and lengths within a factor of two."""
+    long_one = "one two three four five six seven eight nine"
+    again = signs(
+        [completion(0, 0, long_one), completion(1, 5, long_one, 150), completion(1, 5, long_one + " ten", 60)]
+    )
+    assert [(s.template, s.jumped) for s in again] == [(0.0, None), (0.0, 0.0)]
+    short = signs([completion(0, q, "the answer is 4") for q in range(3)])
+    assert short[0].template == 0.0
+    assert signs([]) == []
+
+
+def test_signs_are_told_in_ten_rows_at_most():
+    found = signs([completion(step, 0, "text", 1 + step) for step in range(95)])
+    assert len(found) == 10
+    assert [s.first for s in found] == list(range(0, 95, 10))
+    assert sum(s.stored for s in found) == 95
+
+
+def test_the_audit_shows_signs_of_degeneration(audited, say):
+    _, text = say("audit", audited, "--with", "numeric_reward")
+    assert "Signs of degeneration" in text
+    assert "in code blocks" in text
+    _, found = say("audit", audited, "--json", "--with", "numeric_reward")
+    assert sum(row["stored"] for row in found["degeneration"]) == found["read"]

@@ -346,6 +346,7 @@ def environment(tmp_path):
     return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "EXGRPO_CACHE": str(tmp_path / "cache")}
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_can_be_started_again(tmp_path, capsys):
     argv = [
         "train",

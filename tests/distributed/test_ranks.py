@@ -61,6 +61,34 @@ BOTH = {
         {"per_device_train_batch_size": 32},
         {"per_device_train_batch_size": 16},
     ),
+    # groups of 8 over 12 rows a rank: one that begins inside a stored success straddles the ranks
+    "prefixes, straddling": (
+        {
+            "mixing": "prefix",
+            "question_choice": "uniform",
+            "trajectory_choice": "random",
+            "prefix_length": "controlled",
+            "admit_prefixed": True,
+            "num_generations": 8,
+            "skip_rows": False,  # of a batch without any variance other rows would be computed, for the entropy
+        },
+        {"per_device_train_batch_size": 24},
+        {"per_device_train_batch_size": 12},
+    ),
+    "questions left out, added beyond a batch": (
+        {
+            "mixing": "added",
+            "replay_share": 1.5,
+            "advantage": "current",
+            "question_choice": "uniform",
+            "trajectory_choice": "random",
+            "age_decay": 3.0,
+            "skip": "zero_variance",
+            "skip_explore": 0.3,
+        },
+        {"per_device_train_batch_size": 32},
+        {"per_device_train_batch_size": 16},
+    ),
     "dapo, accumulated": (
         {"preset": "exgrpo", "loss_type": "dapo"},
         {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
@@ -167,6 +195,16 @@ RESUMED = {
             "preset": "headroom-drift", "max_drift": 0.5, "per_device_train_batch_size": 8, "steps_per_generation": 2,
             "gradient_accumulation_steps": 1,
         },
+    ),
+    "prefixes, mid block": (
+        5,
+        {
+            "mixing": "prefix", "question_choice": "uniform", "prefix_length": "controlled", "retirement": "never",
+            "per_device_train_batch_size": 8, "steps_per_generation": 2, "gradient_accumulation_steps": 1,
+        },
+    ),
+    "questions left out, on-policy": (
+        5, {"preset": "on-policy", "skip": "zero_variance", "per_device_train_batch_size": 16, "questions": 20},
     ),
     "on-policy, mid block, over an epoch": (
         5, {"preset": "on-policy", "per_device_train_batch_size": 16, "questions": 20, "num_iterations": 2},

@@ -130,6 +130,7 @@ def test_sampling_is_from_the_whole_distribution(model, tokenizer):
     assert torch.allclose(frequencies[3:], expected[3:], atol=0.07)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_models_generation_configuration_changes_what_is_sampled(model, tokenizer):
     def distinct():
         one = lambda completions, **_: [1.0] * len(completions)  # noqa: E731
@@ -264,6 +265,7 @@ def test_batches_keep_equal_lengths_together():
     assert all(lengths[batch[-1]] == max(lengths[i] for i in batch) for batch in batches)
 
 
+@pytest.mark.slow
 def test_a_tiny_policy_is_evaluated_in_seconds(model, tokenizer):
     start = time.process_time()
     evaluate_policy(model, tokenizer, questions(512), numeric_reward, max_new_tokens=12, batch_size=2048)

@@ -122,6 +122,7 @@ def test_threshold_is_exact_and_inclusive(at_least, k):
         assert threshold(standing(successes, k, retirement_threshold=at_least)) == expected
 
 
+@pytest.mark.slow
 def test_threshold_of_any_group_size():
     for k in range(2, 129):
         for percent in range(1, 101):

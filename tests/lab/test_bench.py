@@ -250,6 +250,7 @@ def test_memory_is_over_that_of_the_first_arm(monkeypatch):
     assert bench_step.peaks(SMALL)["exgrpo"]["peak_over"] == pytest.approx(1.05)
 
 
+@pytest.mark.slow
 def test_a_small_bench_of_the_buffer(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bench_buffer, "PACKAGES", ("no_such_package",))
     result = bench_to(tmp_path, "buffer", "--sizes", "1e3", "2000", "--repeats", "3")
@@ -276,6 +277,7 @@ def test_a_step_of_the_buffer_is_what_it_says():
     assert planner.admit(new) == len(new) == 128
 
 
+@pytest.mark.slow
 def test_a_small_bench_of_the_log(tmp_path, capsys):
     result = bench_to(tmp_path, "log", "--sizes", "1e3", "--repeats", "3", "--folder", str(tmp_path))
     [row] = result["rows"]

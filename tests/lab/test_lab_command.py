@@ -272,6 +272,7 @@ def tables(text):
     return found
 
 
+@pytest.mark.slow
 def test_tables_say_what_the_numbers_are(by_hand, tmp_path, capsys):
     assert lab("report", by_hand, "--output_dir", tmp_path / "out") == 0
     capsys.readouterr()
@@ -316,6 +317,7 @@ def test_tables_say_what_the_numbers_are(by_hand, tmp_path, capsys):
     assert "Nothing is compared on fewer than five" in text
 
 
+@pytest.mark.slow
 def test_the_head_says_where_it_is_from(by_hand, tmp_path):
     assert lab("report", by_hand, "--output_dir", tmp_path / "out") == 0
     text = (tmp_path / "out" / "report.md").read_text()
@@ -348,6 +350,7 @@ def test_panels_have_titles_of_their_own_and_axes_without_numbers_below_0(tmp_pa
         assert widths == sorted(set(widths), reverse=True)
 
 
+@pytest.mark.slow
 def test_pictures_are_written_and_linked(by_hand, tmp_path, capsys):
     assert lab("report", by_hand) == 0
     names = ["report.md", "differences.png", "chains.png", "chains-again.png"]

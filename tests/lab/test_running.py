@@ -326,6 +326,7 @@ def test_arms_are_pairs(whole):
     assert rows["chains/(start)/0"]["curve"] != rows["chains/(start)/1"]["curve"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget",
     [
@@ -390,10 +391,10 @@ def test_more_processes_than_runs_do_not_make_a_study_shorter_than_a_start_and_a
 
 
 def test_a_start_comes_before_its_arms():
-    jobs = running._jobs(tiny().cells())
+    jobs = running._jobs(tiny().cells(), 1)
     assert [job.after for job in jobs[:4]] == [(), *[("chains/(start)/0",)] * 3]
     assert jobs[5].after == ("chains/(start)/1",)
-    assert running._jobs(tiny().cells()[1:3])[0].after == ()  # the start is done already
+    assert running._jobs(tiny().cells()[1:3], 1)[0].after == ()  # the start is done already
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from exgrpo.cli import training
 from exgrpo.lab.studies import arm
 from exgrpo.lab.studies.regime import Regime
 from exgrpo.tasks import get_task
@@ -22,12 +23,12 @@ def trainers(monkeypatch):
     """The trainers that arms make."""
     made = []
 
-    class Kept(arm.ExGRPOTrainer):
+    class Kept(training.ExGRPOTrainer):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(arm, "ExGRPOTrainer", Kept)
+    monkeypatch.setattr(training, "ExGRPOTrainer", Kept)
     return made
 
 

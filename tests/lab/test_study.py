@@ -403,6 +403,7 @@ def different(config, name):
         values = [[0.5, 0.5], [0.4, 0.3, 0.2, 0.1]]
     values += ["rescue", "window", "float16", "stored", "random", "uniform", "correct", "all", "solved", "never", "newest",
                "oldest", "highest_entropy", "clip", "fresh", "curriculum", {"width": 1}]  # fmt: skip
+    values += ["annealed", "current", "zero_variance"]
     for value in values:
         try:
             replace(config, **{name: tuple(value) if isinstance(value, list) else value})

@@ -55,6 +55,19 @@ def test_one_thread_is_set_before_anything_is_imported():
 
 
 @pytest.mark.slow
+def test_a_job_with_an_environment_has_a_process_of_its_own():
+    names = ("a", "b", "c", "d")
+    jobs = [
+        Job(
+            n, f"{HERE}:environment", {"name": "A_NAME"}, reports=True, environment={"A_NAME": n} if n in "bc" else None
+        )
+        for n in names
+    ]
+    done = {j.name: payload for kind, j, payload in run(jobs, 1, environment={"A_NAME": "common"}) if kind == "done"}
+    assert [done[n]["value"] for n in names] == ["common", "b", "c", "common"]
+    assert len({done[n]["pid"] for n in names}) == 4
+
+
 def test_a_job_that_fails_ends_the_others_and_says_why():
     with pytest.raises(WorkerError, match="bad failed: ValueError: out of tune") as caught:
         run([job("long", "sleep", seconds=1e6), job("bad", "fail", message="out of tune")])

@@ -18,6 +18,7 @@ from exgrpo.experience import ExperienceBuffer, Trajectory
 from exgrpo.experience.events import Learned, Measured, Observed, PlannerState, Retired, Returned, Stored
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.log import LogReader, LogWriter, rebuild, schema
+from exgrpo.log.rebuild import empty_buffer
 from exgrpo.log.snapshot import config_of, window_of
 from tests.support.logs import DIMENSION, EVENTFUL, ORIGIN, Dataset, K, Run, buffer_at, eventful
 
@@ -230,17 +231,45 @@ def test_a_run_goes_on_after_prune_with_the_same_qualities(log, original):
 def test_a_log_of_schema_1_is_refused_with_what_to_do(log):
     query(log, "PRAGMA user_version = 1")
     before = log.read_bytes()
-    said = r"has schema 1, .*reads schema 2\. .*exgrpo experience export.*experience_from=DIR.*start anew"
+    said = r"has schema 1, .*reads schemas 2 and 3\. .*exgrpo experience export.*experience_from=DIR.*start anew"
     for attempt in (LogReader, verify, prune, lambda path: LogWriter(path, Dataset()), lambda path: fork(path, 3)):
         with pytest.raises(ExperienceLogError, match=said):
             attempt(log)
     assert log.read_bytes() == before
 
 
+def test_a_log_of_schema_2_is_read_as_it_is_and_given_its_tables_when_it_is_written(log):
+    """What an exgrpo of 0.2 wrote: no such tables, and nothing of the variance of groups in its snapshots."""
+    with LogReader(log) as reader:
+        events = [event for _, event in reader.events(reader.lineage())]
+        wanted = rebuilt(reader)
+    for name in ("VIEW continuations", "VIEW skips", "TABLE continuation", "TABLE skip"):
+        query(log, f"DROP {name}")
+    query(log, "UPDATE meta SET value = '0.2' WHERE key = 'needs'")
+    query(log, "PRAGMA user_version = 2")
+    before = log.read_bytes()
+    assert verify(log) == []
+    with LogReader(log) as reader:
+        assert list(map(repr, (event for _, event in reader.events(reader.lineage())))) == list(map(repr, events))
+        assert rebuilt(reader) == wanted
+        export(reader, log.parent / "out")
+    assert log.read_bytes() == before
+    fork(log, 3)
+    assert query(log, "PRAGMA user_version") == [(3,)]
+    assert query(log, "SELECT value FROM meta WHERE key = 'needs'") == [("0.3",)]
+    assert verify(log) == []
+
+
+def rebuilt(reader) -> dict[str, bytes]:
+    buffer = empty_buffer(reader, reader.position())
+    rebuild(reader, buffer, use_snapshot=False)
+    return {name: array.tobytes() for name, array in snapshot_of(buffer).items()}
+
+
 def test_a_log_of_a_later_schema_is_refused_with_the_version_needed(log):
-    query(log, "PRAGMA user_version = 3")
+    query(log, "PRAGMA user_version = 4")
     query(log, "UPDATE meta SET value = '0.9' WHERE key = 'needs'")
-    with pytest.raises(ExperienceLogError, match=r"has schema 3; .* up to 2\. Install exgrpo 0\.9 or later"):
+    with pytest.raises(ExperienceLogError, match=r"has schema 4; .* up to 3\. Install exgrpo 0\.9 or later"):
         LogReader(log)
 
 

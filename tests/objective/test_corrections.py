@@ -43,6 +43,51 @@ def test_the_likelihood_s_gradient_below_the_clamp_is_that_of_the_likelihood_its
     assert gradient == pytest.approx((-leaf.grad).tolist(), rel=1e-12)
 
 
+LOG2 = math.log(2)
+
+
+def gradients(ratios, advantage, **options):
+    """Of the objective with respect to log pi of each token of one answer, divided by nothing."""
+    probabilities = [0.25] * len(ratios)
+    behaviour = [p / w for p, w in zip(probabilities, ratios, strict=True)]
+    out, found = replayed_tokens(probabilities, behaviour, advantage, ObjectiveConfig(**options))
+    return [-g for g in found], out.stats.clamped.tolist()
+
+
+def test_second_moment_worked_by_hand():
+    """log w = 0, ln 2, -ln 4: squares 0, .480, 1.922, whose running means are 0, .240, .801."""
+    ratios = [1.0, 2.0, 0.25]
+    assert gradients(ratios, 0.5, correction="second_moment", moment_limit=1.0) == (
+        pytest.approx([0.5, 1.0, 0.125]),
+        [0],
+    )
+    assert gradients(ratios, 0.5, correction="second_moment", moment_limit=0.3) == (pytest.approx([0.5, 1.0, 0.0]), [1])
+    assert gradients(ratios, 0.5, correction="second_moment") == (pytest.approx([0.5, 0.0, 0.0]), [2])
+    assert gradients([2.0, 2.0], 0.5, correction="second_moment") == (pytest.approx([0.0, 0.0]), [2])
+
+
+def test_topr_worked_by_hand():
+    """W = 2 * .25 * .5 = .25 for a failure; a success weighs 1 whatever its ratio."""
+    assert gradients([2.0, 0.25, 0.5], 0.5, correction="topr")[0] == pytest.approx([0.5] * 3)
+    assert gradients([2.0, 0.25, 0.5], -0.5, correction="topr") == (pytest.approx([-0.125] * 3), [0])
+    assert gradients([2.0, 2.0], -0.5, correction="topr") == (pytest.approx([-0.5] * 2), [2])  # W = 4, cut at 1
+    assert gradients([2.0, 2.0], -0.5, correction="topr", truncation=2.0)[0] == pytest.approx([-1.0] * 2)
+
+
+def test_asymre_worked_by_hand():
+    assert gradients([2.0, 0.25], 0.5, correction="asymre")[0] == pytest.approx([0.6, 0.6])
+    assert gradients([2.0, 0.25], -0.5, correction="asymre", asymmetry=0.2)[0] == pytest.approx([-0.3, -0.3])
+    assert gradients([2.0, 0.25], 0.0, correction="asymre")[0] == [0.0, 0.0]  # a group without variance stays silent
+
+
+def test_veto_worked_by_hand():
+    """The token of ratio .05 ends a failure, itself still counted; a success is learned from to its end."""
+    ratios = [1.0, 0.05, 1.0, 4.0]
+    assert gradients(ratios, -0.5, correction="veto") == (pytest.approx([-0.5, -0.025, 0.0, 0.0]), [2])
+    assert gradients(ratios, 0.5, correction="veto") == (pytest.approx([0.5, 0.025, 0.5, 0.5]), [0])
+    assert gradients(ratios, -0.5, correction="veto", veto_ratio=0.01)[0] == pytest.approx([-0.5, -0.025, -0.5, -0.5])
+
+
 def test_the_likelihood_without_a_vocabulary_is_refused():
     batch, config = Batch(1), ObjectiveConfig(correction="likelihood")
     arguments = (batch.logps, batch.behaviour_logps, batch.advantages, batch.mask, batch.replayed, config)
@@ -65,6 +110,7 @@ def test_the_likelihood_without_a_vocabulary_is_refused():
         (dict(correction="clip"), 0.0, 0),
         (dict(correction="likelihood"), 1.0, 2),  # V pi: .4, 1, 4.9, 5.1, 8, 1
         (dict(correction="likelihood", likelihood_clamp=0.9), 1.0, 5),
+        (dict(correction="asymre"), 1.0, 0),
     ],
 )
 def test_clamped_tokens_worked_by_hand(options, advantage, expected):

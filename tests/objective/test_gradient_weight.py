@@ -50,6 +50,10 @@ def test_the_shaped_ratio_worked_by_hand():
         (dict(correction="truncated", truncation=1.5), lambda w, sign: min(w, 1.5)),
         (dict(correction="none"), lambda w, sign: 1.0),
         (dict(correction="clip"), lambda w, sign: w if (w < 1.2 if sign > 0 else w > 0.8) else 0.0),
+        (dict(correction="second_moment"), lambda w, sign: w if math.log(w) ** 2 <= 0.04 else 0.0),
+        (dict(correction="topr"), lambda w, sign: 1.0 if sign > 0 else min(w, 1.0)),
+        (dict(correction="asymre"), lambda w, sign: 1.1 if sign > 0 else 0.9),
+        (dict(correction="veto"), lambda w, sign: min(w, 1.0)),
         (dict(correction="likelihood"), lambda w, sign: 3.0),  # 20 * .15
         (dict(correction="likelihood", likelihood_clamp=2.0), lambda w, sign: 2.0),
     ],
@@ -66,13 +70,13 @@ def test_every_correction_at_many_ratios(options, formula, sign):
 def test_equal_to_the_gradient_of_the_loss_that_trains(correction, advantage, epsilon):
     config, n = ObjectiveConfig(correction=correction), len(RATIOS)
     told = gradient_weights(config, RATIOS, advantage, epsilon, vocabulary=30, probability=0.2)
-    leaf = torch.full((1, n), math.log(0.2), dtype=torch.float64, requires_grad=True)
-    behaviour = leaf.detach() - torch.tensor([RATIOS], dtype=torch.float64).log()
+    leaf = torch.full((n, 1), math.log(0.2), dtype=torch.float64, requires_grad=True)  # an answer each
+    behaviour = leaf.detach() - torch.tensor(RATIOS, dtype=torch.float64).log()[:, None]
     replay_loss(
-        leaf, behaviour, torch.tensor([advantage], dtype=torch.float64), torch.ones(1, n), torch.tensor([True]),
-        config, 1.0, epsilon, vocabulary=30,
+        leaf, behaviour, torch.full((n,), advantage, dtype=torch.float64), torch.ones(n, 1),
+        torch.ones(n, dtype=torch.bool), config, 1.0, epsilon, vocabulary=30,
     ).loss.backward()  # fmt: skip
-    assert (-leaf.grad[0] / advantage).tolist() == pytest.approx(told, rel=1e-9)
+    assert (-leaf.grad[:, 0] / advantage).tolist() == pytest.approx(told, rel=1e-9)
 
 
 @pytest.mark.usefixtures("own_options")

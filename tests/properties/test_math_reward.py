@@ -55,6 +55,7 @@ golds = (
 )
 
 
+@pytest.mark.slow
 @given(noise | anything, noise | anything)
 @settings(max_examples=300)
 def test_nothing_raises_and_the_score_is_the_same_twice(text, gold):
@@ -92,6 +93,7 @@ def test_a_dress_says_nothing(gold, dress):
     assert verify_math(f"\\boxed{{{dress.replace('%s', gold)}}}", gold, strict=True) == 1.0
 
 
+@pytest.mark.slow
 @given(expressions(), st.integers(2, 9))
 @settings(max_examples=40)
 def test_a_changed_expression_is_wrong_and_a_respelled_one_right(expression, factor):

@@ -89,6 +89,7 @@ def test_counts_follow_the_exact_law(choice, n, sizes):
         assert abs(questions[question] / draws - p) < 5.5 * (p * (1 - p) / draws) ** 0.5 + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.125, 1.0])
 def test_the_method_s_own_law_at_eight_completions(sigma):
     """One draw from full buckets: the Gaussian itself, 0.125 by default; at sigma 1 nearly uniform."""
@@ -108,6 +109,7 @@ def test_sigma_of_the_paper_s_text_is_nearly_uniform():
     assert [round(100 * float(x), 1) for x in (p.min(), p.max())] == [13.7, 14.7]
 
 
+@pytest.mark.slow
 def test_pairs_are_uniform_inside_a_bucket_and_order_is_random():
     buffer, draws = pool((0, 0, 4, 0, 0)), 6000
     pairs = Counter(tuple(draw_questions(buffer, 2, ReplayConfig(), generator_for(5, i, 0))) for i in range(draws))

@@ -64,9 +64,36 @@ def token_term(
     raise ValueError(correction)
 
 
+def row_terms(
+    correction, logps, behaviour_logps, advantage, *, cap=1.0, moment_limit=0.04, asymmetry=0.1, veto_ratio=0.1
+):
+    """What the tokens of one replayed answer contribute, where that depends on the answer as a whole."""
+    ratios = [float(logp.detach()) - behaviour for logp, behaviour in zip(logps, behaviour_logps, strict=True)]
+    capped = [min(math.exp(min(x, 700.0)), cap) * advantage * logp for x, logp in zip(ratios, logps, strict=True)]
+    if correction == "second_moment":
+        kept = set(range(len(ratios)))
+        while kept and math.fsum(ratios[t] ** 2 for t in kept) / len(kept) > moment_limit:
+            kept.remove(max(kept, key=lambda t: (ratios[t] ** 2, t)))
+        return [torch.exp(logps[t] - behaviour_logps[t]) * advantage for t in sorted(kept)]
+    if correction == "topr":
+        weight = 1.0 if advantage >= 0 else min(math.exp(min(math.fsum(ratios), 700.0)), cap)
+        return [weight * advantage * logp for logp in logps]
+    if correction == "asymre":
+        return [(advantage + asymmetry) * logp for logp in logps] if advantage else []
+    if correction == "veto":
+        if advantage >= 0:
+            return capped
+        trigger = next((t for t, x in enumerate(ratios) if x < math.log(veto_ratio)), len(ratios))
+        return capped[: trigger + 1]
+    raise ValueError(correction)
+
+
+OF_ROWS = ("second_moment", "topr", "asymre", "veto")
+
+
 def mixed_loss(
     logps, old_logps, behaviour_logps, advantages, mask, replayed, correction, normaliser,
-    *, beta=0.1, cap=1.0, epsilon=0.2, clamp=5.0, vocabulary=None, clip_fresh=True, parts=("fresh", "replayed"),
+    *, beta=0.1, cap=1.0, epsilon=0.2, clamp=5.0, vocabulary=None, clip_fresh=True, parts=("fresh", "replayed"), **more,
 ):  # fmt: skip
     """Minus the sum of all tokens' terms, divided by `normaliser`. Loss and gradient, both float64.
 
@@ -81,9 +108,15 @@ def mixed_loss(
         is_replayed = bool(replayed[row])
         if ("replayed" if is_replayed else "fresh") not in parts:
             continue
-        for t in range(leaf.shape[1]):
-            if not bool(mask[row, t]):
-                continue
+        own = [t for t in range(leaf.shape[1]) if bool(mask[row, t])]
+        if is_replayed and correction in OF_ROWS:
+            behaviour = [float(behaviour_logps[row, t]) for t in own]
+            terms = row_terms(
+                correction, [leaf[row, t] for t in own], behaviour, float(advantages[row]), cap=cap, **more
+            )
+            total = total + sum(terms, torch.zeros((), dtype=torch.float64))
+            continue
+        for t in own:
             behaviour = float((behaviour_logps if is_replayed else old_logps)[row, t])
             name = correction if is_replayed else ("clip" if clip_fresh else "unclipped")
             total = total + token_term(

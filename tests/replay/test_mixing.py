@@ -9,7 +9,7 @@ from exgrpo.experience import RIGHT, WRONG
 from exgrpo.experience.events import Observed, Planned, Replayed
 from exgrpo.replay.gate import Gate
 from exgrpo.replay.options.schedules import constant, curriculum
-from tests.support.lab import Lab, added, fresh, replayed, trajectory
+from tests.support.lab import NAN, Lab, added, fresh, replayed, trajectory
 
 
 def filled(questions=20, stored=10, **options):
@@ -364,3 +364,33 @@ def test_a_split_baseline_is_taken_where_it_means_something(flat, options):
 def test_added_cannot_have_a_reference_model(flat):
     with pytest.raises(ConfigurationError, match=r"beta=0\.1 with mixing='added'"):
         flat(mixing="added", beta=0.1)
+
+
+def test_what_is_added_has_the_advantage_of_birth_or_of_now():
+    """Now: 1 minus the accuracy for a success, minus it for a failure, whatever is known of its birth."""
+    for option, expected in (("birth", {0: 0.5, 1: -0.25}), ("current", {0: 0.25, 1: -0.75, 2: 0.75})):
+        lab = Lab(
+            mixing="added", advantage=option, question_choice="uniform", trajectory_choice="random", replay_share=1.0
+        )
+        lab.store(0, 10, successes=6, advantage=0.5)
+        lab.store(1, 11, successes=6, advantage=-0.25, correct=False)
+        lab.store(2, 12, successes=2, advantage=NAN)
+        plan = lab.plan(4)
+        assert {one.trajectory.question: one.advantage for one in plan.added} == expected
+
+
+def test_more_may_be_added_than_a_batch_has_questions():
+    lab = Lab(questions=20, mixing="added", question_choice="uniform", trajectory_choice="random", replay_share=2.2)
+    for question in range(15):
+        lab.store(question, 100 + question, advantage=0.5)
+    plan = lab.plan(5)
+    assert len(plan.added) == 11
+    assert len(plan.questions) == 5
+    assert len(lab.plan(8).added) == 15  # as many as there are
+
+
+def test_a_frozen_bank_takes_nothing_of_the_run():
+    lab = Lab(admission="none", question_choice="uniform")
+    lab.store(0, 1)
+    (group, *_) = lab.observe(lab.plan(4), {0: 8})
+    assert not lab.planner.wants(group, True, "stop")

@@ -375,3 +375,40 @@ def test_scores_of_tokens_by_hand():
     assert got.confidence_variance == pytest.approx(1 / 64)
     assert got.drift == pytest.approx(math.log(2) ** 2 / 2)
     assert math.isnan(got.entropy)
+
+
+# Advantage and age ----------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_advantage_of_either_sign():
+    buffer = filled(*({"advantage": a} for a in (0.25, -0.75, 0.5, math.nan)))
+    assert chosen(buffer, "advantage", count=4) == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "values"),
+    [
+        ("advantage", "advantage", (1.0, 0.5)),
+        ("lowest_entropy", "entropy", (0.1, 0.2)),
+        ("highest_entropy", "entropy", (0.2, 0.1)),
+    ],
+)
+def test_a_priority_fades_with_age(name, field, values):
+    """Twice the priority, and ln 2 times tau older: a little less age and the older one wins, a little more and it loses."""
+    tau = 100.0
+    for age, winner in ((69, 0), (70, 1)):  # 100 ln 2 = 69.3
+        buffer = filled({field: values[0], "step": 1000 - age}, {field: values[1], "step": 1000})
+        options = dict(step=1000, age_decay=tau, entropy_refresh="stored")
+        assert chosen(buffer, name, **options) == [winner]
+    assert chosen(buffer, name, step=1000, entropy_refresh="stored") == [0]
+
+
+def test_random_choices_are_drawn_in_proportion_to_what_is_left_of_their_age():
+    """Chi-square: exp(-age/tau) over three trajectories."""
+    ages, tau, n = np.array([0, 10, 30]), 20.0, 20_000
+    buffer = filled(*({"step": 100 - int(age)} for age in ages), capacity_per_question=8)
+    config, rng = ReplayConfig(trajectory_choice="random", age_decay=tau), np.random.default_rng(3)
+    slots = choose(buffer, [0] * n, 100, config, rng, None)
+    found = np.bincount([name_of(buffer.get(slot)) for (slot,) in slots], minlength=3)
+    expected = np.exp(-ages / tau) / np.exp(-ages / tau).sum() * n
+    assert ((found - expected) ** 2 / expected).sum() < 13.8  # 2 degrees of freedom, p = .001

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from exgrpo.errors import ConfigurationError, MissingExtraError
-from exgrpo.report import markdown_table, rich_table, show_table
+from exgrpo.report import html_table, markdown_table, rich_table, show_table
 from exgrpo.report.table import format_cell
 
 ROWS = [
@@ -57,3 +57,13 @@ def test_rich_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.table", None)
     with pytest.raises(MissingExtraError, match=r"exgrpo\[report\]"):
         rich_table(ROWS)
+
+
+def test_html_escapes_everything_and_aligns_numbers():
+    text = html_table([{"<b>": "<script>", "n": 1.5}, {"<b>": 'a"&', "n": None}])
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "<td>&lt;script&gt;</td>" in text
+    assert '<td class="num">1.500</td>' in text
+    assert '<th class="num">n</th>' in text
+    assert text.count("<tr>") == 3

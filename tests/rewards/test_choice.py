@@ -125,6 +125,7 @@ def test_a_list_of_options_is_wrong(labels, separator):
         assert all(choice_reward([""], [text], [label]) == [0.0] for label in labels)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_no_text_raises(text):
     assert choice_reward([""], [text], ["C"])[0] in (0.0, 1.0)

@@ -693,6 +693,7 @@ def test_hostile_text_is_fast_and_wrong(wrapper):
     assert time.process_time() - start < 60.0  # a hang would be far longer
 
 
+@pytest.mark.slow
 def test_hostile_gold_is_unscorable_or_wrong():
     for gold in HOSTILE:
         assert math_reward([""], [boxed("5")], [gold])[0] in (None, 0.0)

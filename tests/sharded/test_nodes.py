@@ -26,16 +26,16 @@ def test_nodes_that_share_a_folder_resume_bit_equal(tmp_path):
 def test_nodes_with_folders_of_their_own_refuse_together(tmp_path):
     """Node 1 would begin anew where node 0 resumes, and wait for it for ever."""
     folders = [str(tmp_path / "one"), str(tmp_path / "other")]
-    jobs = [
-        [
-            {**RUN, "run": folder, "max_steps": 4},
-            {**RUN, "run": folder, "resume": "last", "refused": True},
-            {**RUN, "run": folder, "resume": f"{folder}/checkpoint-3", "refused": True},
-            {**RUN, "run": folder, "resume": "nowhere", "refused": True},
-            {**RUN, "run": folder, "save_on_each_node": True, "refused": True},
+    jobs = []
+    for folder, blind in zip(folders, (folders[1], folders[0]), strict=True):
+        of_node = {**RUN, "run": folder, "blind_to": blind}
+        checks = [
+            {"resume": "last"},
+            {"resume": f"{folder}/checkpoint-3"},
+            {"resume": "nowhere"},
+            {"save_on_each_node": True},
         ]
-        for folder in folders
-    ]
+        jobs.append([{**of_node, "max_steps": 4}, *({**of_node, **check, "refused": True} for check in checks)])
     ranks, said = launch_nodes(tmp_path / "out", jobs)
     assert ranks, said
     assert ranks[0][0]["fingerprint"] == ranks[1][0]["fingerprint"]

@@ -92,6 +92,7 @@ class MadeUpRun:
         self.retired = np.zeros(questions, bool)
         self.stored = defaultdict(deque)
         self.generation = self.serial = self.tokens = 0
+        self.seen = set()
         self.length = 1
 
     def chance(self, question, length):
@@ -115,6 +116,7 @@ class MadeUpRun:
         log.add("generation", g, g, BATCH, len(replayed), 0, idle)
         fresh = [int(q) for q in rng.integers(0, self.n, 2 * BATCH) if not self.retired[q] and int(q) not in replayed]
         groups = [*replayed, *dict.fromkeys(fresh)][:BATCH]
+        self.seen.update(groups)
         for question in replayed:
             self.replay(question, g)
         scorable = np.array([K - (q in replayed) for q in groups])

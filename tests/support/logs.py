@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
-from exgrpo.experience.events import Learned
+from exgrpo.experience.events import Continued, Learned
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.log import LogReader, LogWriter, Position, Provenance, QuestionFacts, StoredTrajectories, rebuild
@@ -20,8 +20,11 @@ from exgrpo.replay import FreshStream, ReplayPlanner
 
 K = 4
 DIMENSION = 8
-EVENTFUL = {"admission": "all", "eviction": "lowest_quality", "review_every": 3, "review_share": 0.5}
-"""Failures, qualities with their embeddings, retired questions that return."""
+EVENTFUL = {
+    "admission": "all", "eviction": "lowest_quality", "review_every": 3, "review_share": 0.5, "skip": "zero_variance",
+    "skip_explore": 0.0,
+}  # fmt: skip
+"""Failures, qualities with their embeddings, retired questions that return, questions that are left out."""
 TYPES = 3
 ORIGIN = Provenance(
     "tiny", "arch-1", "tok-1", "tpl-1", '{"exact": 1.0}', 1.0, K, "questions-1", "{}", "{}", "encoder-1"
@@ -96,6 +99,9 @@ class Run:
             self.log(
                 Learned(plan.generation, plan.step, choice.trajectory.question, choice.serial, rng.normal() / 10, 0.9)
             )
+        for choice in plan.choices[:1]:  # as if a group had gone on from it
+            question = choice.trajectory.question
+            self.log(Continued(plan.generation, plan.step, question, choice.serial, 1, 2, K - 1, 1))
         wanted = [t for group, t in found if self.planner.wants(group, t.correct, t.finish_reason)]
         self.planner.admit(wanted, groups)
         self.step += 1

@@ -4,8 +4,8 @@ OUTPUT/rank-N.json.
 Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 
 Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
-(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be), `model` (a folder),
-`synced` (whether vLLM gets the weights).
+(`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be), `blind_to` (a
+folder), `model` (a folder), `synced` (whether vLLM gets the weights).
 """
 
 import faulthandler
@@ -21,8 +21,10 @@ from accelerate import PartialState
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from exgrpo.errors import ExGRPOError
-from exgrpo.experience.events import Admitted, Observed, Replayed, Retired, Stored
+from exgrpo.experience.events import Admitted, Continued, Observed, Replayed, Retired, Skipped, Stored
 from exgrpo.experience.replayed import fingerprint_of
+from exgrpo.trl import resume
+from exgrpo.trl.checkpoint import is_complete
 from tests.support import engine, sharded
 from tests.support import harness as h
 from tests.support.threads import tokens_everywhere
@@ -80,6 +82,19 @@ def event_row(event) -> list:
         return ["admitted", event.serial, event.question, event.step, event.digest]
     if isinstance(event, Replayed):
         return ["replayed", event.generation, event.question, event.serial, event.moment]
+    if isinstance(event, Continued):
+        counts = [event.successes, event.scorable, event.unscorable]
+        return [
+            "continued",
+            event.generation,
+            event.question,
+            event.serial,
+            event.length,
+            *counts,
+            repr(event.fraction),
+        ]
+    if isinstance(event, Skipped):
+        return ["skipped", event.generation, event.question]
     return ["retired", event.generation, event.question] if isinstance(event, Retired) else [type(event).__name__]
 
 
@@ -114,7 +129,8 @@ def job(output: Path, options: dict) -> dict:
     reward = h.right_reward if script else by_luck
     if options.pop("count_calls", False):
         GRPOTrainer._generate_single_turn = _counting(output)
-    run, stop, resume = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
+    _see_all_but(options.pop("blind_to", None))
+    run, stop, checkpoint = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
     options |= sharded.options(backend) if (backend := options.pop("backend", None)) else {}
     more = {"peft_config": _lora()} if options.pop("lora", False) else {}
     if folder := options.pop("model", None):
@@ -135,7 +151,7 @@ def job(output: Path, options: dict) -> dict:
     trainer.add_callback(AtStart(trainer, start))
     trainer.add_callback(held)
     calls = engine.watch(trainer, synced) if trainer.use_vllm else []
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train(resume_from_checkpoint=checkpoint)
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {
         "world": trainer.accelerator.num_processes,
@@ -151,11 +167,20 @@ def job(output: Path, options: dict) -> dict:
         "rng": hashlib.sha256(torch.random.get_rng_state().numpy().tobytes()).hexdigest(),
         "parameters": {name: sharded.whole(p).flatten().tolist() for name, p in model.named_parameters()},
         "logs": [
-            {k: v for k, v in log.items() if k.startswith(("replay/", "fresh/")) and not k.startswith("replay/time/")}
+            {
+                k: v
+                for k, v in log.items()
+                if k.startswith(("replay/", "fresh/", "prefix/")) and not k.startswith("replay/time/")
+            }
             for log in trainer.state.log_history
         ],
         "evaluated": [log["eval_reward"] for log in trainer.state.log_history if "eval_reward" in log],
     }
+
+
+def _see_all_but(folder: str | None) -> None:
+    """Let this process see no checkpoint in a folder, as if it lay on another machine's disk."""
+    resume.is_complete = lambda path: is_complete(path) and not (folder and Path(path).is_relative_to(folder))
 
 
 def _fingerprint(trainer) -> str | None:

@@ -85,6 +85,7 @@ def test_it_is_cached_and_loads_bit_equal(warmed, monkeypatch):
     assert tokenizer.decode(again.generate(**tokenizer("3+4x2=", return_tensors="pt"), max_new_tokens=3)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_same_seed_gives_the_same_weights_elsewhere(warmed, tmp_path, threads):
     _, model, _ = warmed
@@ -99,6 +100,7 @@ def test_the_same_seed_gives_the_same_weights_elsewhere(warmed, tmp_path, thread
     assert equal(model, again)
 
 
+@pytest.mark.slow
 def test_what_matters_makes_another_policy(warmed, monkeypatch):
     """Every ingredient changes the cache key; another seed also changes the weights."""
     root, model, _ = warmed

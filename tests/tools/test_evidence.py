@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from exgrpo import PRESETS
 from exgrpo.lab.bench.machine import describe
 from exgrpo.lab.studies.results import Results, read
 from exgrpo.lab.studies.study_file import load_study, read_yaml
@@ -51,11 +52,15 @@ def test_the_pages_prose_has_no_figure_of_its_own():
 
 
 def test_the_readme_quotes_the_page():
+    """In points of a hundred, where the page has shares."""
     page = PAGE.read_text(encoding="utf-8")
-    quoted = re.findall(r"[+-]\.\d{3} \[[^\]]+\]", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(quoted) == 9
-    for figure in quoted:
-        assert figure in page, figure
+    quoted = re.findall(
+        r"([+-]\d+\.\d) \[([+-]\d+\.\d), ([+-]\d+\.\d)\]", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    assert len(quoted) >= 9
+    for figures in quoted:
+        mean, low, high = (f"{float(figure) / 100:+.3f}".replace("0.", ".", 1) for figure in figures)
+        assert f"{mean} [{low}, {high}]" in page, figures
 
 
 @pytest.mark.parametrize("name", STUDIES_SHOWN)
@@ -88,3 +93,20 @@ def test_three_figures_at_random_are_reproduced_bit_for_bit_on_a_shortened_budge
             cwd=ROOT, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert Results(folder).rows()[row["key"]] == row, (study, row["key"])
+
+
+def test_the_advice_says_what_the_results_say():
+    """Every figure and verdict behind an answer is made from stored runs; the prose has none of its own."""
+    module = evidence()
+    assert module.ADVICE.read_text(encoding="utf-8") == module.advice(module.findings)
+    asked = json.loads(module.ADVICE.read_text(encoding="utf-8"))
+    assert len(asked) == 5
+    for question in asked:
+        assert len(question["answers"]) >= 2
+        for answer in question["answers"]:
+            assert answer["preset"] is None or answer["preset"] in PRESETS
+            assert not re.findall(r"\d?\.\d|told apart|better|worse", answer["says"]), answer["says"]
+            for row in answer["rows"]:
+                low, high = (float(part) for part in re.findall(r"[+-]?\d?\.\d+", row["difference"])[1:])
+                verdict = "better" if low > 0 else "worse" if high < 0 else "not told apart"
+                assert row["told_apart"] == verdict or 0.0 in (low, high)

@@ -548,6 +548,7 @@ def test_a_real_run_whose_store_stays_empty(tmp_path):
     assert "Look at the reward function" in raised[0].message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logging_steps", [1, 2])
 def test_a_real_run_is_stopped_and_goes_on_from_there(tmp_path, logging_steps, caplog):
     """Replay begins in the second step; under a bound of nearly 1 every replay is far from the policy."""
@@ -568,6 +569,7 @@ def test_a_real_run_is_stopped_and_goes_on_from_there(tmp_path, logging_steps, c
     assert second.state.global_step == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["on-policy", "exgrpo"])
 def test_a_real_run_that_collapses(tmp_path, preset):
     """Its only right answer is `a`, to every third question; it is soon all that the policy says, to the others too."""

@@ -44,6 +44,7 @@ def toy_embedder(texts):
     return [[text.count(c) + 0.1 for c in "abcdefgh"] for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_core_alone_plans_the_same(tmp_path, name):
     options = {"preset": name, "start_pass_at_1": 0.0, "learning_rate": 1e-2, **RUNS[name]}

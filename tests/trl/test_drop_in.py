@@ -21,6 +21,7 @@ def half_right(generation, prompt, member):
     return f"{'abcd'[member]}{prompt[1:].split('=')[0]}$" if member < 2 else "zz$"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_reward_function_may_change_what_it_is_given(tmp_path, chat):
     """Every row has objects of its own, as the host's dataloader gives them: nothing leaks between members of a group."""
@@ -85,6 +86,7 @@ def test_a_formatted_dataset_trains(tmp_path, name):
     assert trainer.events.of(Replayed)
 
 
+@pytest.mark.slow
 def test_chosen_columns_and_transforms(tmp_path):
     dataset = h.questions(16).add_column("junk", list(range(16))).with_format(None, columns=["prompt", "right"])
     h.trainer(h.config(tmp_path, max_steps=2, start_pass_at_1=0.0), dataset, script=half_right).train()
@@ -112,6 +114,7 @@ def test_what_identifies_a_question():
         question_key([1], {"thing": object()})
 
 
+@pytest.mark.slow
 def test_a_second_call_of_train_goes_on(tmp_path):
     """Staleness counts optimizer steps over all calls; the host's counter starts again."""
     trainer = h.trainer(h.config(tmp_path, max_steps=5, start_pass_at_1=0.0), h.questions(16), script=half_right)
@@ -124,6 +127,7 @@ def test_a_second_call_of_train_goes_on(tmp_path):
     assert max(e.trajectory.step for e in trainer.events.of(Admitted)) <= 9
 
 
+@pytest.mark.slow
 def test_a_generation_that_fails_loses_no_question(tmp_path):
     calls = []
 

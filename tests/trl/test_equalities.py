@@ -124,6 +124,7 @@ def state(trainer):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_global_random_state_is_not_the_buffers(tmp_path):
     """Draws depend on (seed, generation) alone: disturbing every global generator changes nothing [FAULTS 37]."""
     import random
@@ -150,6 +151,7 @@ def test_global_random_state_is_not_the_buffers(tmp_path):
     assert replays[0] == replays[1] != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -123,6 +123,7 @@ def test_the_log_can_lie_elsewhere(tmp_path):
     assert not list((tmp_path / "out").glob("*.db"))
 
 
+@pytest.mark.slow
 def test_training_twice_goes_on_with_the_experience(tmp_path):
     trainer = make(tmp_path)
     trainer.train()
@@ -136,6 +137,7 @@ def test_training_twice_goes_on_with_the_experience(tmp_path):
     assert len(reopened(tmp_path / "experience.db")) == len(planner.buffer)
 
 
+@pytest.mark.slow
 def test_a_new_run_in_an_old_folder_starts_empty_and_keeps_the_old_experience(tmp_path, caplog):
     make(tmp_path).train()
     second = make(tmp_path)
@@ -296,6 +298,7 @@ def test_a_run_resumes_after_it_started_from_another_s_experience(tmp_path, bank
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_only_what_fits_is_taken_over(tmp_path, bank, caplog):
     """Other rows, fewer rows, another order: matched by content."""
     rows = h.questions(24).to_list()
@@ -313,6 +316,7 @@ def test_only_what_fits_is_taken_over(tmp_path, bank, caplog):
     assert f"{out} whose question is not in this dataset" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["tokenizer", "template"])
 def test_another_tokenizer_or_template(tmp_path, how, caplog):
     rows = [
@@ -400,6 +404,7 @@ def test_a_source_that_is_none(tmp_path):
         make(tmp_path / "new", experience_from="x", preset="on-policy")
 
 
+@pytest.mark.slow
 def test_retired_questions_of_a_bank_are_fresh_again(tmp_path, bank):
     assert bank[0].planner.buffer.num_retired > 0
     new = make(tmp_path / "new", experience_from=str(bank[1]), max_steps=1)
@@ -408,6 +413,7 @@ def test_retired_questions_of_a_bank_are_fresh_again(tmp_path, bank):
     assert new.planner.buffer.num_retired < bank[0].planner.buffer.num_retired
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["run", "export"])
 def test_retired_questions_of_a_bank_stay_so_where_that_is_asked_for(tmp_path, bank, source, caplog):
     place = bank[1]
@@ -436,6 +442,7 @@ def numbered(edited=(), **columns):
     return Dataset.from_list([row | {"right": f"h{i}"} if i in edited else row for i, row in enumerate(rows)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
@@ -505,6 +512,7 @@ def test_a_function_may_say_which_columns_it_reads():
     assert columns_read([function, h.right_reward], ["prompt", "right", "id"]) == {"right"}
 
 
+@pytest.mark.slow
 def test_training_goes_on_after_a_generation_was_given_up(tmp_path):
     """In the same process: what memory holds of it is forgotten as well."""
     calls = []
@@ -534,6 +542,7 @@ def test_training_goes_on_after_a_generation_was_given_up(tmp_path):
     assert contents(buffer, there) == contents(trainer.planner.buffer, keys)
 
 
+@pytest.mark.slow
 def test_a_log_on_a_local_disk_goes_with_the_checkpoints_of_a_shared_one(tmp_path, monkeypatch, caplog):
     """Another node has `output_dir`, but not the disk of the log; or an older state of it."""
     shared, local = tmp_path / "shared", tmp_path / "local" / "experience.db"
@@ -621,6 +630,7 @@ def test_a_start_that_failed_can_be_tried_again(tmp_path, bank):
     assert len(reopened(tmp_path / "new" / "experience.db")) == len(trainer.planner.buffer)
 
 
+@pytest.mark.slow
 def test_a_write_ahead_log_that_was_left_is_not_taken_for_that_of_a_new_log(tmp_path):
     path = tmp_path / "experience.db"
     make(tmp_path).train()

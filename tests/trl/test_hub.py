@@ -57,6 +57,7 @@ def test_a_push_that_was_not_announced_is_refused(tmp_path, hub):
     assert hub == []
 
 
+@pytest.mark.slow
 def test_a_log_of_an_earlier_run_is_not_pushed_either(tmp_path, hub):
     trained(tmp_path)
     with pytest.raises(ConfigurationError, match="Rename it to _experience"):
@@ -93,6 +94,7 @@ def test_the_card_tells_the_preset_and_what_was_replayed(tmp_path, preset, optio
     assert trainer.counts["replayed"] == (4 if preset in ("exgrpo", "random-replay") else 0)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_on(tmp_path):
     whole = trained(tmp_path / "whole", save_strategy="steps", save_steps=1)
     args = h.config(tmp_path / "whole", max_steps=2, start_pass_at_1=0.0)

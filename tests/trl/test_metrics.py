@@ -44,6 +44,7 @@ def run(tmp_path, **options):
     return [{name: row[name] for name in row if name.startswith(PREFIXES)} for row in rows], seen.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["exgrpo", "on-policy"])
 def test_a_basic_set_by_default_and_all_on_request(tmp_path, preset):
     assert ExGRPOConfig.replay_metrics == "basic"

@@ -96,14 +96,16 @@ class Reference(TrainerCallback):
             row: (questions.prompt_ids(generation.batch.question_of(row)), generation.scored.completion_ids[row])
             for row in range(generation.batch.size)
         }
-        total_tokens = sum(len(ids) for _, ids in sequences.values())
+        begun = generation.batch.plan.prefixes
+        skip = {row: begun[row // k].length if row // k in begun else 0 for row in sequences}  # not learned from
+        total_tokens = sum(len(ids) - skip[row] for row, (_, ids) in sequences.items())
         loss = torch.zeros((), dtype=torch.float64)
         for group in range(generation.batch.size // k):
             rows = range(group * k, group * k + k)
             credits = advantages_of([rewards[r] for r in rows], objective.positive_weight, args.scale_rewards)
             for row, advantage in zip(rows, credits, strict=True):
                 prompt, ids = sequences[row]
-                logp = logps_of(model, prompt, ids, trainer.temperature)
+                logp = logps_of(model, prompt, ids, trainer.temperature)[skip[row] :]
                 if row in generation.batch.stored:
                     stored = trainer.behaviour[generation.batch.stored[row][0].serial]
                     log_w = logp - torch.tensor(stored.behaviour_logps.astype(np.float64))
@@ -111,17 +113,17 @@ class Reference(TrainerCallback):
                     log_w = at_level(log_w, args.importance_sampling_level)
                     gain = token_gain(log_w, logp, advantage, objective).sum()
                 else:
-                    log_old = logps_of(sampler, prompt, ids, trainer.temperature).detach()
+                    log_old = logps_of(sampler, prompt, ids, trainer.temperature).detach()[skip[row] :]
                     self.fresh_ratios += (logp - log_old).detach().tolist()
                     engine = trainer.engine(row, ids) if hasattr(trainer, "engine") else None
                     gain = fresh_gain(logp, log_old, advantage, args, engine).sum()
                     if args.beta:  # of fresh rows alone
-                        log_reference = logps_of(frozen, prompt, ids, trainer.temperature).detach() - logp
+                        log_reference = logps_of(frozen, prompt, ids, trainer.temperature).detach()[skip[row] :] - logp
                         ratio = (logp - logp.detach()).exp() if args.use_bias_correction_kl else 1.0
                         gain = gain - args.beta * (ratio * (log_reference.exp() - log_reference - 1)).sum()
                 norm = {
                     "dr_grpo": generation.batch.size * trainer.max_completion_length,
-                    "grpo": generation.batch.size * len(ids),
+                    "grpo": generation.batch.size * (len(ids) - skip[row]),
                     "dapo": total_tokens,
                     "cispo": total_tokens,
                 }[args.loss_type]

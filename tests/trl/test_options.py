@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.objective import register_correction
 from exgrpo.presets import OBJECTIVE_FIELDS, REPLAY_FIELDS
 from exgrpo.registry import register_question_sampler, register_trajectory_choice
+from tests.reference.objective import OF_ROWS, row_terms
 from tests.support import harness as h
 from trl import GRPOTrainer
 
@@ -214,6 +216,7 @@ KEYS = {
     "highest_quality": lambda one: -one["quality"],
     "highest_entropy": lambda one: -one["entropy"],
     "headroom": lambda one: -(1 - one["confidence"]),
+    "advantage": lambda one: -abs(one["advantage"]),
     "random": None,
     "quality_tiers": lambda one: -one["quality"],  # the best tier alone has a share, and holds one of three
     "entropy_percentile": None,
@@ -554,6 +557,11 @@ class ByHand(Watching):
         logps = torch.log_softmax(logits / self.temperature, -1).gather(1, torch.tensor(completion)[:, None])[:, 0]
         w = (logps - torch.tensor(t.behaviour_logps.astype(np.float64))).exp()
         vocabulary = logits.size(1)
+        if o.correction in OF_ROWS:
+            more = {name: getattr(o, name) for name in ("moment_limit", "asymmetry", "veto_ratio")}
+            return sum(
+                row_terms(o.correction, list(logps), t.behaviour_logps.tolist(), advantage, cap=o.truncation, **more)
+            )
         return {
             "shaped": lambda: w / (w + o.shaping_beta) * advantage,
             "clip": lambda: torch.minimum(w * advantage, w.clamp(0.8, 1.2) * advantage),
@@ -596,7 +604,7 @@ def test_the_whole_gradient_is_that_of_stored_members_where_fresh_ones_have_no_a
     for correction in CORRECTIONS.builtin:
         args = h.config(
             tmp_path, max_steps=3, experience_log="none", start_pass_at_1=0.0, alarms="off", trajectory_choice="newest",
-            learning_rate=2e-2, max_grad_norm=1e9, baseline="fresh", correction=correction, replay_share=1.0,
+            learning_rate=2e-2, max_grad_norm=1e9, baseline="fresh", correction=correction, replay_share=1.0, moment_limit=1.0,
         )  # fmt: skip
         trainer = h.trainer(args, h.questions(8), script=rights(1, then=(0,)), cls=ByHand, model=h.tiny_model(5))
         trainer.add_callback(gradients := Gradients())
@@ -742,6 +750,7 @@ def test_cooldown(tmp_path):
     assert trainer.plans[2].idle == "all replayable questions rest: 8 within cooldown=2"
 
 
+@pytest.mark.slow
 def test_max_drift(tmp_path):
     """After large steps all that is stored has moved too far: refused, counted, and the batch is fresh."""
     options = dict(steps=4, learning_rate=3e-2, replay_share=0.25, question_choice="uniform", max_entropy_age=0)
@@ -759,6 +768,7 @@ def test_max_drift(tmp_path):
     assert sum(logs(free, "replay/refused")) == 0
 
 
+@pytest.mark.slow
 def test_inherited_trajectories_are_measured_before_a_drift_limit_lets_them_in(tmp_path):
     """They are another policy's: nothing is known of how far this one is from it."""
     log = dict(experience_log="experience.db")
@@ -858,3 +868,15 @@ def test_every_option_is_set_in_a_run_of_this_folder(option):
     """Each option is given by name to a trainer that trains, here or beside it."""
     files = [path for path in Path(__file__).parent.glob("test_*.py") if "refusals" not in path.name]
     assert any(re.search(rf"\b{option}=|\"{option}\":", path.read_text()) for path in files)
+
+
+@pytest.mark.parametrize(
+    ("given", "updates"), [({"preset": "two-updates"}, 2), ({"preset": "two-updates", "num_iterations": 1}, 1), ({}, 1)]
+)
+def test_a_preset_may_set_an_option_of_the_host(tmp_path, given, updates):
+    """Not given means the preset's; a copy with another preset takes that one's."""
+    args = h.config(tmp_path, **given)
+    assert args.num_iterations == updates
+    assert replace(args, preset="rescue").num_iterations == 1
+    assert replace(h.config(tmp_path, num_iterations=3), preset="two-updates").num_iterations == 3
+    assert replace(args, preset="two-updates").num_iterations == (2 if updates == 2 or not given else 1)

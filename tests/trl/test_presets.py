@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from exgrpo import PRESETS
-from exgrpo.experience.events import Observed, Planned, Replayed
+from exgrpo.experience.events import Observed, Planned, Replayed, Skipped
 from exgrpo.tasks import get_task
 from exgrpo.tasks.tiny_policy import warm_policy
 from exgrpo.trl import ReplayAlarm
@@ -17,6 +17,10 @@ from tests.support import harness as h
 
 TASK = get_task("chains", modulus=5, lengths=(2, 3), shares=(0.5, 0.5))
 STEPS = 30
+WITH_A_BANK = ("rlep",)
+"""What replays the experience of another run alone."""
+FEW = ("hard-questions", "rescue", "arpo", "prefix-controlled")
+"""What replays only where it is needed."""
 SHORTER = {"entropy-guided": {"start_epoch": 1.0, "start_size": 40}}
 """Where the recipe's own start lies beyond thirty steps."""
 
@@ -37,14 +41,19 @@ def letters(texts):
     return np.array([[text.count(c) for c in TASK.alphabet] for text in texts], float) + 0.01
 
 
-def train(tmp_path, start, preset, seed=0, steps=STEPS):
+def train(tmp_path, start, preset, seed=0, steps=STEPS, **more):
     """8 questions of 48 a step, 4 completions each, generated for real; replay starts at once."""
+    options = {"start_pass_at_1": 0.0, "experience_log": "none", **SHORTER.get(preset, {})} | more
+    if preset in WITH_A_BANK:
+        bank = tmp_path / "bank"
+        if not bank.exists():
+            train(bank, start, "random-replay", steps=6, experience_log=None)
+        options |= {"experience_from": str(bank), "experience_log": None}
     weights, model, tokenizer = start
     model.load_state_dict(weights)
-    options = {"start_pass_at_1": 0.0, **SHORTER.get(preset, {})}
     args = h.config(
         tmp_path, preset=preset, max_steps=steps, seed=seed, max_completion_length=TASK.max_completion_length,
-        learning_rate=1e-3, experience_log="none", **options,
+        learning_rate=1e-3, **options,
     )  # fmt: skip
     trainer = h.trainer(
         args, TASK.make("train", 48, 0), model=model, tokenizer=tokenizer, reward=TASK.reward_function, embedder=letters
@@ -113,12 +122,15 @@ def assert_replays(trainer, preset):
     """It replayed what it should, more than a little."""
     planned = trainer.events.of(Planned)
     assert len(planned) == STEPS
+    if not trainer.planner.config.replays:
+        assert trainer.events.of(Skipped)
+        return
     if preset == "rehearsal":
         assert_rehearses(trainer)
     if preset == "prompt-replay":
         assert sum(event.replayed for event in planned) > 10
         assert not len(trainer.planner.buffer)
     else:
-        assert len(trainer.events.of(Replayed)) > (5 if preset in ("hard-questions", "rescue") else 20)
+        assert len(trainer.events.of(Replayed)) > (5 if preset in FEW else 20)
     for event in planned:
         assert event.replayed or event.idle or trainer.planner.config.mixing == "rescue"

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers import TrainerCallback
 
 from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
-from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
+from exgrpo.experience.events import Admitted, Continued, Observed, Planned, Replayed, Retired, Skipped
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.runtime.checkpoint import CheckpointFacts
 from exgrpo.trl import last_checkpoint
@@ -82,7 +82,7 @@ def told(trainer, after: int) -> list:
                 rows.append(
                     (event.serial, t.question, t.completion_ids.tobytes(), t.behaviour_logps.tobytes(), t.entropy)
                 )
-        elif isinstance(event, (Planned, Observed, Replayed, Retired)) and event.step > after:
+        elif isinstance(event, (Planned, Observed, Replayed, Retired, Continued, Skipped)) and event.step > after:
             rows.append(repr(event))
     return rows
 
@@ -145,6 +145,13 @@ CASES = {
         preset="quality-tiers", min_quality=0.1, embedder=letters, capacity_per_question=3,
         per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1, max_steps=10,
     ),
+    "a mid block: prefixes": dict(
+        mixing="prefix", question_choice="uniform", prefix_length="controlled", admit_prefixed=True, retirement="never",
+        per_device_train_batch_size=16, steps_per_generation=2, gradient_accumulation_steps=1, num_iterations=2, max_steps=18,
+    ),
+    "annealed prefixes": dict(mixing="prefix", prefix_length="annealed", prefix_steps=6, trajectory_choice="random"),
+    "questions left out": dict(skip="zero_variance", skip_explore=0.3, retest_passes=2, retirement="never", questions=12),
+    "questions left out, on-policy": dict(preset="on-policy", skip="zero_variance", skip_explore=0.3, questions=12),
     "reviews, ages": dict(
         retirement="threshold", retirement_threshold=0.5, review_every=2, review_share=0.5, max_age=3, baseline="fresh",
         question_choice="tiers", trajectory_choice="lowest_nll",
@@ -176,7 +183,9 @@ def test_a_resumed_run_is_bit_equal(tmp_path, name):
         assert facts(second) == facts(whole), at
         assert told(second, at) == told(whole, at)
         assert logged(second, at) == logged(whole, at)
-    if whole.planner is not None:
+    if options.get("skip"):
+        assert whole.events.of(Skipped)
+    if whole.planner is not None and whole.planner.config.replays:
         assert whole.events.of(Replayed) or options.get("preset") == "prompt-replay"
         assert any(row.get("replay/share") for row in whole.state.log_history)
 
@@ -241,6 +250,7 @@ def test_evaluation_between_changes_nothing(tmp_path):
     assert facts(second) == facts(whole)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_other_options_keeps_its_experience(tmp_path):
     first = make(tmp_path, max_steps=4)
     first.train()

@@ -96,6 +96,7 @@ def test_twenty_steps_end_alike(tmp_path, preset):
                 assert a[name] == pytest.approx(b[name], abs=2e-4), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host",
     [{}, {"importance_sampling_level": "sequence"}, {"loss_type": "cispo", "epsilon_high": 1.1, "learning_rate": 3.0}],

@@ -244,6 +244,7 @@ def test_a_generation_of_one_question(tmp_path):
     assert {log["replay/share"] for log in trainer.state.log_history if "replay/share" in log} == {0.0, 1.0}
 
 
+@pytest.mark.slow
 def test_a_threshold_or_a_named_function_decides(tmp_path):
     """Shaped and weighted rewards enter; a format reward does not count as correctness [FAULTS 7]."""
 
@@ -329,6 +330,7 @@ def test_the_gate_is_judged_over_several_generations(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_idle_replay_says_why(tmp_path, caplog):
     trainer = h.trainer(h.config(tmp_path, max_steps=3), h.questions(16), script=lambda g, p, m: "z$")
     trainer.train()

@@ -108,6 +108,7 @@ def test_a_generation_without_any_answer_is_said_at_once(tmp_path, caplog):
     assert shares == pytest.approx([1.0, 0.75, 1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_stored_completions_are_not_counted_and_other_functions_are_not_asked(tmp_path, caplog):
     def script(generation, prompt, member):
         return "5$" if generation == 0 and member == 0 else "i do not know what you mean$"

@@ -4,6 +4,7 @@ The trainer, the loss of the workers, the batches, the advantages and the loop a
 carries them: the queue, the workers, and the rollout engine.
 """
 
+import os
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -36,10 +37,11 @@ class MemoryQueue:
             patch.setattr(tq, name, getattr(self, name))
 
     def kv_batch_put(self, keys, partition_id, fields=None, tags=None, **more):
+        columns = {} if fields is None else {name: _values(fields[name]) for name in fields.keys()}  # noqa: SIM118
         for place, key in enumerate(keys):
             if fields is not None:
                 row = self.fields[partition_id].setdefault(key, {})
-                row.update({name: _at(fields[name], place) for name in fields.keys()})  # noqa: SIM118
+                row.update({name: values[place] for name, values in columns.items()})
             self.tags[partition_id].setdefault(key, {}).update(tags[place] if tags else {})
         return KVBatchMeta(keys=list(keys), tags=[self.tags[partition_id][k] for k in keys], partition_id=partition_id)
 
@@ -58,10 +60,10 @@ class MemoryQueue:
             self.tags[partition_id].pop(key, None)
 
 
-def _at(column, place):
+def _values(column):
     if isinstance(column, torch.Tensor):
-        return column.unbind(0)[place].clone()
-    return column[place].data if hasattr(column[place], "data") else column[place]
+        return [value.clone() for value in column.unbind(0)]
+    return [getattr(value, "data", value) for value in column]
 
 
 def _column(values):
@@ -78,7 +80,8 @@ class Workers:
     def __init__(self, queue, config, model):
         self.queue, self.model = queue, model
         self.actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        self.lr, self._dispatch_info, self.seen = float(self.actor.optim.lr), {"actor": [0]}, []
+        self.lr, self._dispatch_info = float(self.actor.optim.lr), {"actor": [0]}
+        self.seen, self.divisors = [], []
 
     def compute_log_prob(self, meta):
         rows = [self.queue.fields[meta.partition_id][key] for key in meta.keys]
@@ -104,6 +107,7 @@ class Workers:
             keys = meta.keys[first : first + size]
             data = self.queue.kv_batch_get(keys, meta.partition_id)
             self.seen.append((keys, data))
+            self.divisors.append(meta.extra_info["global_batch_size"])
             self.model.zero_grad()
             rows = [self.queue.fields[meta.partition_id][key] for key in keys]
             logps = _column([self._forward(row, meta.extra_info["temperature"])[0] for row in rows])
@@ -138,7 +142,7 @@ class Rollouts:
     def generate_sequences(self, batch):
         trainer, queue = self.trainer, self.trainer.queue
         for place in range(len(batch)):
-            row = {name: _at(batch[name], place) for name in batch.keys() if name != "global_steps"}  # noqa: SIM118
+            row = {name: _values(batch[name])[place] for name in batch.keys() if name != "global_steps"}  # noqa: SIM118
             row["global_steps"] = trainer.global_steps
             n = int(row.pop("__rollout_n__", trainer.config.actor_rollout_ref.rollout.n))
             samples = [self._sample(row, session) for session in range(n)]
@@ -235,7 +239,9 @@ def run(monkeypatch, options, script, trainer_cls=LocalTrainer):
     queue = MemoryQueue()
     queue.install(monkeypatch)
     monkeypatch.setattr(trainer_cls, "queue", queue, raising=False)
-    trainer = trainer_cls(configuration(options))
+    config = configuration(options)
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", os.devnull)
+    trainer = trainer_cls(config)
     trainer.init()
     trainer.fit(Rollouts(trainer, script))
     return trainer

@@ -3,6 +3,8 @@
 import copy
 import importlib
 import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
@@ -45,12 +47,29 @@ def test_every_option_of_a_run_on_trl_is_one_here(host):
         assert getattr(VerlOptions.of({}), name) == trl.ExGRPOConfig.__dataclass_fields__[name].default, name
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_runs_with_its_own_values(preset):
+REFUSED_PRESETS = {
+    "two-updates": "sets num_iterations=2, an option of TRL",
+    "prefix": "begins no completion inside a stored one",
+    "prefix-controlled": "begins no completion inside a stored one",
+}
+
+
+@pytest.mark.parametrize("preset", REFUSED_PRESETS)
+def test_presets_that_verl_cannot_run_are_refused_by_name(preset):
+    with pytest.raises(ConfigurationError, match=REFUSED_PRESETS[preset]):
+        checks.check_config(CONFIG, VerlOptions.of({"preset": preset}))
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS.keys() - REFUSED_PRESETS))
+def test_every_other_preset_runs_with_its_own_values(preset):
     options = VerlOptions.of({"preset": preset, "mu": None, "max_age": 3})
     assert (options.replay, options.objective) == resolve(preset, max_age=3)
     assert options.replay.mixing in MIXINGS
-    checks.check_config(CONFIG, options)
+    if options.replay.mixing == "prefix":
+        with pytest.raises(ConfigurationError, match="mixing=prefix"):
+            checks.check_config(CONFIG, options)
+    else:
+        checks.check_config(CONFIG, options)
 
 
 @pytest.mark.parametrize(
@@ -121,3 +140,12 @@ def test_dropout_is_refused_with_the_option_that_removes_it():
     checks.check_no_dropout({"attention_dropout": 0.0, "classifier_dropout": 0.1, "hidden_size": 8})
     with pytest.raises(ConfigurationError, match=r"\+actor_rollout_ref.model.override_config.resid_pdrop=0.0"):
         checks.check_no_dropout({"resid_pdrop": 0.1})
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_options_that_the_page_names_exist():
+    named = re.findall(r"exgrpo\.(\w+)=", (ROOT / "docs" / "verl.md").read_text())
+    assert named
+    assert set(named) <= set(OPTIONS)

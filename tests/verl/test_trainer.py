@@ -12,6 +12,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.log import LogReader
+from exgrpo.runtime.alarms import Alarm
 from exgrpo.verl.loss import unmarked
 from tests.support.oracle import CASES, STEPS, answer, lines_of
 from tests.verl import local
@@ -111,6 +112,21 @@ def test_a_row_without_gradient_is_left_out_and_the_update_is_the_same(tmp_path,
         assert (learned < everything) is skip
     for name, value in ends[0].items():
         torch.testing.assert_close(value, ends[1][name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mixing", ["share", "added", "rescue"])
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_token_has_the_weight_that_it_has_in_a_batch_of_fresh_rows_alone(tmp_path, monkeypatch, mixing, updates):
+    """verl divides by the size of a mini-batch as it is told; rows beside the groups and rows that are left out change it."""
+    size = {"actor_rollout_ref__actor__ppo_mini_batch_size": 8 // updates}
+    trainer = trained(monkeypatch, tmp_path / "run", **size, **MIXINGS[mixing])
+    workers, sizes = trainer.actor_rollout_wg, set()
+    assert len(workers.seen) == 4 * updates
+    for (keys, data), divisor in zip(workers.seen, workers.divisors, strict=True):
+        sizes.add(len(keys))
+        weights = data["rollout_is_weights"].values().abs() / divisor
+        torch.testing.assert_close(weights, torch.full_like(weights, updates / 32))
+    assert len(sizes) > 1 or (mixing, updates) in (("share", 2), ("rescue", 2)), "batches of other sizes were seen"
 
 
 class Stock(local.LocalTrainer):
@@ -278,6 +294,19 @@ def test_a_budget_of_tokens_ends_the_run_with_a_checkpoint(tmp_path, monkeypatch
     assert len(trainer.logs) == 2
     assert trainer.replay.generated_tokens >= 150
     assert (tmp_path / "run" / "global_step_2" / "exgrpo.json").is_file()
+
+
+def test_an_alarm_ends_the_run_where_that_is_asked_for(tmp_path, monkeypatch, caplog):
+    def update(monitor, metrics, step, why=None):
+        assert "fresh/entropy" in metrics
+        assert "replay/gate_open" in metrics
+        return [Alarm("collapse", step, "it has collapsed")] if step == 2 else []
+
+    monkeypatch.setattr("exgrpo.verl.trainer.ReplayMonitor.update", update)
+    for action, steps in (("warn", 4), ("stop", 2), ("off", 4)):
+        trainer = trained(monkeypatch, tmp_path / action, exgrpo__alarms=action, exgrpo__replay_metrics="basic")
+        assert len(trainer.logs) == steps, action
+    assert caplog.text.count("it has collapsed") == 2
 
 
 def test_failed_rollouts_count_for_nothing(tmp_path, monkeypatch):

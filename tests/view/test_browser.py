@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import time
 
 import pytest
@@ -206,6 +207,22 @@ def test_weights_of_members_come_from_the_run_s_objective(page, serve, made):
     assert abs(weight - 0.1 * math.exp(ratio) / (math.exp(ratio) + 0.1) ** 2) < 2e-3
 
 
+def test_a_hundred_thousand_questions(page, serve, tmp_path):
+    run = MadeUpRun(tmp_path / "experience.db", 100_000)
+    run.generations(30, length=200)
+    run.log.connection.close()
+    seen = len(run.seen)
+    page.open(serve(tmp_path), "#/0/questions?sort=accuracy&down=1")
+    page.js("[...document.querySelectorAll('button')].find(b => b.textContent === 'last').click()")
+    page.until(f"document.body.innerText.includes('–{seen:,} of {seen:,}')")
+    page.go("#/0/questions?search=variant%2099")
+    page.until("document.querySelectorAll('#list tbody tr').length > 0")
+    for place in ("#/0/run", "#/0/steps", "#/0/step/29"):
+        page.go(place)
+        page.until("document.querySelectorAll('canvas, #list tr, .member').length > 10")
+    page.check()
+
+
 def test_keys(page, serve, made):
     page.open(serve(made / "short"), "#/0/run")
     page.keys("g", "q")
@@ -267,10 +284,7 @@ def test_two_runs_over_each_other(page, serve, made):
     names = page.js("[...document.querySelectorAll('.legend')].map(l => l.innerText)")
     assert any("fresh Pass@1, short" in name and "fresh Pass@1, long" in name for name in names)
     page.js("[...document.querySelectorAll('button')].find(b => b.textContent === 'over tokens').click()")
-    page.until(
-        "[...document.querySelectorAll('button')].find(b => b.textContent === 'over tokens')"
-        ".getAttribute('aria-pressed') === 'true'"
-    )
+    page.until("[...document.querySelectorAll('button[aria-pressed=true]')].some(b => b.textContent === 'over tokens')")
     page.check()
     page.go("#/1/q/9")
     assert page.until("[...document.querySelectorAll('a')].some(a => a.textContent === 'the same in short')")
@@ -280,7 +294,8 @@ def test_two_runs_over_each_other(page, serve, made):
 def test_a_run_that_grows_is_followed(page, serve, tmp_path):
     run = MadeUpRun(tmp_path / "experience.db", 200)
     run.generations(5, length=40)
-    (tmp_path / "experience.db.owner").write_text("{}")
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": "now"}
+    (tmp_path / "experience.db.owner").write_text(json.dumps(owner))
     page.open(serve(tmp_path), "#/0/steps")
     page.until("document.querySelector('.live').classList.contains('on')")
     run.generations(6, length=40)

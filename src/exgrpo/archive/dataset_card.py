@@ -48,7 +48,7 @@ log-probs of the policy that generated each token: what [ExGRPO](https://arxiv.o
 - {trajectories:,} trajectories of {with_questions:,} questions that were seen, {outcomes}; {tokens:,} tokens.
 - Model: {model}. Tokenizer: {tokenizer}. Chat template: {template} (content hashes).
 - Reward functions: {rewards}.
-- The run stood at optimizer step {end_step:,}. Log-probs are in {precision}.
+{imported}- The run stood at optimizer step {end_step:,}. Log-probs are in {precision}.
 
 ## Columns
 
@@ -118,11 +118,18 @@ def card(facts: Mapping[str, Any], text: bool) -> str:
         tokenizer=f"`{origin['tokenizer'] or 'unknown'}`",
         template=f"`{origin['template'] or 'unknown'}`",
         rewards=_line(rewards) or "unnamed",
+        imported="".join(f"- Imported among them: {_line(words)}.\n" for words in _imported(facts)),
         end_step=facts["end_step"],
         precision=_PRECISION[facts["logp_dtype"]],
         columns="".join(f"| `{c.name}` | {c.meaning} |\n" for c in COLUMNS if c.parquet),
         text_row=_TEXT_ROW if text else "",
     )
+
+
+def _imported(facts: Mapping[str, Any]) -> list[str]:
+    """From which data trajectories came that the model did not write, and what their log-probs are."""
+    origins = (Provenance.from_json(json.dumps(origin)) for origin in facts["origins"].values())
+    return [words for origin in origins if (words := origin.source_in_words()) is not None]
 
 
 def _outcomes(trajectories: int, failures: int) -> str:

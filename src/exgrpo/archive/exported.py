@@ -15,7 +15,7 @@ from ..errors import ExperienceLogError, TrajectoryError
 from ..experience.columns import COLUMNS, SCALARS
 from ..experience.trajectory import MAX_STEPS, Trajectory
 from ..log.codec import nan
-from ..log.records import Provenance, QuestionFacts
+from ..log.records import UNKNOWN, Provenance, QuestionFacts
 from .dataset_card import CARD, facts_of_card
 from .layout import (
     FORMAT,
@@ -74,11 +74,9 @@ def read_export(folder: Path | str) -> Export:
     folder = Path(folder)
     pa, pq = pyarrow_for("Import")
     about = _about(pq, folder)
-    try:
-        origins = {int(number): Provenance.from_json(json.dumps(facts)) for number, facts in about["origins"].items()}
+    with _card(folder):
+        origins = _origins(about)
         origin, end = origins[int(about["origin"])], int(about["end_step"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _not_as_it_must_be(folder / CARD, f"its mapping `exgrpo` lacks or spoils {error}") from error
     questions = list(_questions(pa, pq, folder, about["format"]))
     rows = _Rows(pa, pq, folder, {q.facts.key: i for i, q in enumerate(questions)}, origins, about["format"])
     if len(rows.places) < len(questions):
@@ -90,6 +88,32 @@ def read_export(folder: Path | str) -> Export:
 def read_folder(folder: Path | str) -> Source:
     """The experience of `read_export` alone."""
     return read_export(folder).source
+
+
+def unknown_in_export(folder: Path) -> list[Provenance]:
+    """Origins of the trajectories of an export that have no behaviour log-probs; raises like `read_export`."""
+    _, pq = pyarrow_for("Import")
+    about = _about(pq, folder)
+    with _card(folder):
+        unknown = {number: one for number, one in _origins(about).items() if one.behaviour_logps == UNKNOWN}
+    found = set[int]()
+    for path in sorted((folder / TRAJECTORIES).glob(PARTS)) if unknown else ():
+        with _file(pq, path) as file:
+            found.update(file.read(columns=["origin"]).column("origin").to_pylist())
+    return [one for number, one in unknown.items() if number in found]
+
+
+@contextmanager
+def _card(folder: Path) -> Iterator[None]:
+    """What the mapping of a card lacks or spoils names the card."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _not_as_it_must_be(folder / CARD, f"its mapping `exgrpo` lacks or spoils {error}") from error
+
+
+def _origins(about: dict[str, Any]) -> dict[int, Provenance]:
+    return {int(number): Provenance.from_json(json.dumps(facts)) for number, facts in about["origins"].items()}
 
 
 def _about(pq: Any, folder: Path) -> dict[str, Any]:

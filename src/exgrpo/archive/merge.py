@@ -108,10 +108,33 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
     export = read_export(folder)
     found = _From(export.source, export.origin, tokenizer=export.tokenizer)
     export.tokenizer(export.origin.tokenizer)  # can it be read?
+    if into.exists():
+        for _ in export.source.trajectories:  # all of it, before anything is written
+            pass
+    return _import(found, into)
+
+
+def import_source(source: Source, tokenizer: str | None, into: Path | str) -> Gathered:
+    """Take experience that stands in memory over into a log: a new one, or a new branch that continues the newest of an
+    existing one. It is in the file entirely or not at all.
+
+    Args:
+        source: what to take over.
+        tokenizer: of its origin, as JSON of the `tokenizers` library.
+        into: path of the log.
+
+    Raises:
+        ExperienceLogError, DamagedLogError: the log cannot be used.
+        LogInUseError: a trainer writes it.
+    """
+    here = source.origin.tokenizer
+    found = _From(source, source.origin, tokenizer=lambda digest: tokenizer if digest == here else None)
+    return _import(found, Path(into), at_once=True)
+
+
+def _import(found: _From, into: Path, at_once: bool = False) -> Gathered:
     if not into.exists():
-        return _new_log([found], export.origin, into, "imported")
-    for _ in export.source.trajectories:  # all of it, before anything is written
-        pass
+        return _new_log([found], found.origin, into, "imported")
     with LogReader(into) as reader:
         facts = [question for _, question in reader.questions()]
         position = reader.position()
@@ -123,9 +146,9 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
         position = log.reader.position()
         buffer = _buffer(log, origin)
         state = rebuild(log.reader, buffer, position, log.question_map)
-        log.begin(origin, position, state.step, f"imported {folder}")
+        log.begin(origin, position, state.step, f"imported {found.source.name}")
         buffer.listener = log
-        return _take_over([found], buffer, log, origin, state)
+        return _take_over([found], buffer, log, origin, state, at_once)
 
 
 def _from_log(reader: LogReader) -> _From:
@@ -189,7 +212,12 @@ def _remove_unfinished(beside: Path) -> None:
 
 
 def _take_over(
-    found: Sequence[_From], buffer: ExperienceBuffer, log: LogWriter, origin: Provenance, state: PlannerState
+    found: Sequence[_From],
+    buffer: ExperienceBuffer,
+    log: LogWriter,
+    origin: Provenance,
+    state: PlannerState,
+    at_once: bool = False,
 ) -> Gathered:
     report = Gathered(log.path, log.reader.head or 0)
     for one in found:
@@ -201,7 +229,9 @@ def _take_over(
                 f"{name_of(origin.model) or 'this'}: "
                 "its trajectories are taken over all the same, as those of another policy."
             )
-        source = replace(one.source, trajectories=committing(one.source.trajectories, log, state))
+        source = one.source
+        if not at_once:
+            source = replace(source, trajectories=committing(source.trajectories, log, state))
         report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
     _retire(found, buffer, log, origin, state, report)
     log.commit(state, snapshot=snapshot_of(buffer))

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ExperienceLogError
 from ..experience.buffer import ExperienceBuffer
 from ..experience.events import Observed, Retired
+from ..experience.replayed import apply
 from ..experience.trajectory import FloatArray, Trajectory
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
@@ -217,8 +218,9 @@ def inherit(
         if index is not None and question.scorable:
             at = step + question.step - source.end
             spread = np.nan if question.spread is None else question.spread
-            buffer.listener(Observed(INHERITED, at, index, question.successes, question.scorable, 0, False, spread))
-            buffer.observe(index, question.successes, question.scorable, spread)
+            event = Observed(INHERITED, at, index, question.successes, question.scorable, 0, False, spread)
+            buffer.listener(event)
+            apply(buffer, event)
     had_retired = [i for q, i in zip(source.questions, matches.index_of, strict=True) if i is not None and q.retired]
     before, admitted, touched = len(buffer), 0, set[int]()
     for chunk in _chunks(source.trajectories):

@@ -21,8 +21,8 @@ PROBE_TOKENS = 128
 EPILOG = """\
 examples:
   exgrpo evaluate Qwen/Qwen2.5-Math-7B outputs/run-1 --benchmarks math500 aime24
-  exgrpo evaluate outputs/run-1/checkpoint-50 --data test.jsonl --reward_funcs numeric_reward --num_samples 8
-  exgrpo evaluate my-model --base_url http://localhost:8000/v1 --benchmarks gpqa_diamond
+  exgrpo evaluate outputs/run-1 --data test.jsonl --reward_funcs numeric_reward
+  exgrpo evaluate served --base_url http://localhost:8000/v1 --benchmarks arc_c
 """
 
 
@@ -48,11 +48,17 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument("--split", default="test", help="of --data (default: test)")
     what.add_argument("--question_column", metavar="NAME")
     what.add_argument("--answer_column", metavar="NAME")
+    what.add_argument(
+        "--keep_columns", nargs="+", default=[], metavar="NAME", help="further columns of --data that a reward reads"
+    )
     what.add_argument("--prompt_template", metavar="TEXT", help="around the question, with {question} in its place")
     what.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="the one that decides, then others to compare with; by "
                       "default math_reward (choices: choice_reward) beside strict_math_reward and math_verify")  # fmt: skip
     what.add_argument("--system_prompt", metavar="TEXT", help="default: the benchmark's own; '' for none")
     what.add_argument("--limit", type=at_least(1), metavar="N", help="questions of each benchmark, from the first")
+    what.add_argument(
+        "--plain", action="store_true", help="prompts are plain text, also where the model has a chat template"
+    )
     how = parser.add_argument_group("sampling")
     how.add_argument(
         "--num_samples", type=at_least(1), metavar="K", help="default: the paper's, 32 for AIME and AMC, else 1"
@@ -76,8 +82,6 @@ def make_parser() -> argparse.ArgumentParser:
     server.add_argument(
         "--timeout", type=between(0.0), default=600.0, metavar="S", help="seconds an answer (default: 600)"
     )
-    server.add_argument("--chat", action=argparse.BooleanOptionalAction, help="messages; default: yes, where the model has a "
-                        "template")  # fmt: skip
     seen = parser.add_argument_group("contamination")
     seen.add_argument("--training_data", nargs="+", default=[], metavar="FILE", help="what the models were trained on")
     seen.add_argument(
@@ -121,26 +125,27 @@ class Asked:
         self.name, self.items, self.source, self.system, self.samples = name, items, source, system, samples
         self.rewards, self.verifiers = list(rewards), Verifiers.named(rewards)
 
-    def settings(self, chat: bool) -> dict[str, Any]:
+    def settings(self, plain: bool) -> dict[str, Any]:
         return {
             "source": self.source,
             "verifiers": self.rewards,
             "system_prompt": self.system,
             "num_samples": self.samples,
-            "chat": chat,
+            "plain": plain,
         }
 
-    def rows(self, chat: bool) -> list[tuple[Any, str, Any]]:
+    def rows(self, plain: bool) -> list[tuple[Any, str, Any]]:
         """(prompt, gold, columns) of each question."""
-        return [(self._prompt(item.question, chat), item.answer, item.columns) for item in self.items]
+        return [(self._prompt(item.question, plain), item.answer, item.columns) for item in self.items]
 
-    def _prompt(self, question: Any, chat: bool) -> Any:
+    def _prompt(self, question: Any, plain: bool) -> Any:
+        from ..evaluation.sampling import as_text
+
         if not isinstance(question, str):
             return question
-        if not chat:
-            return f"{question}\n\n{self.system}\n" if self.system else question
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, {"role": "user", "content": question}]
+        messages = [*system, {"role": "user", "content": question}]
+        return as_text(messages) if plain else messages
 
 
 def _benchmark(args: argparse.Namespace) -> Callable[[str], Asked]:
@@ -165,9 +170,9 @@ def _own_file(args: argparse.Namespace) -> Asked:
 
     dataset = load_questions(
         args.data, split=args.split, question_column=args.question_column, answer_column=args.answer_column,
-        prompt_template=args.prompt_template, limit=args.limit,
+        prompt_template=args.prompt_template, limit=args.limit, keep_columns=args.keep_columns,
     )  # fmt: skip
-    items = [Item(row["prompt"], row["answer"]) for row in dataset]
+    items = [Item(row["prompt"], row["answer"], {name: row[name] for name in args.keep_columns}) for row in dataset]
     name = Path(args.data).name.partition(".")[0]
     rewards = args.reward_funcs or default_verifiers("math_reward")
     return Asked(name, items, args.data, rewards, args.system_prompt or "", args.num_samples or 1)
@@ -179,14 +184,14 @@ def _own_file(args: argparse.Namespace) -> Asked:
 def _evaluate(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked], store: Any) -> None:
     from ..evaluation.sampling import Sampling
 
-    source, chat, begun = _source(args, name)
+    source, begun = _source(args, name)
     common = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens, "seed": args.seed}
     model = store.add_model(name, {**common, **source.settings()})
     _say(f"{name}: temperature {args.temperature:g}, top_p {args.top_p:g}, at most {args.max_tokens:,} tokens, "
-         f"{'messages' if chat else 'plain text'}")  # fmt: skip
+         f"{'plain text' if args.plain else 'messages'}")  # fmt: skip
     for asked in benchmarks:
-        store.add_benchmark(asked.name, asked.settings(chat))
-        questions = store.add_questions(asked.name, asked.rows(chat))
+        store.add_benchmark(asked.name, asked.settings(args.plain))
+        questions = store.add_questions(asked.name, asked.rows(args.plain))
         sampling = Sampling(num_samples=asked.samples, **common)
         done, total = store.done(model), len(questions) * asked.samples
         ids = {question.id for question in questions}
@@ -199,8 +204,8 @@ def _evaluate(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked], 
             store.add(model, batch)
 
 
-def _source(args: argparse.Namespace, name: str) -> tuple[Any, bool, Callable[[Any], bool]]:
-    """Where completions come from, whether prompts are messages, and which of them begin a thought."""
+def _source(args: argparse.Namespace, name: str) -> tuple[Any, Callable[[Any], bool]]:
+    """Where completions come from, and which prompts begin a thought."""
     from ..rewards.completion import opens_thinking
 
     if args.base_url is not None:
@@ -208,20 +213,12 @@ def _source(args: argparse.Namespace, name: str) -> tuple[Any, bool, Callable[[A
 
         key = os.environ.get(args.api_key_env)
         endpoint = Endpoint(name, args.base_url, api_key=key, parallel=args.parallel, timeout=args.timeout)
-        return endpoint, args.chat is not False, lambda prompt: isinstance(prompt, str) and opens_thinking(prompt)
+        return endpoint, lambda prompt: isinstance(prompt, str) and opens_thinking(prompt)
     require("transformers", "trl", "An evaluation in this process")
-    from ..evaluation.generation import begins_thought, prompt_token_ids
     from ..evaluation.local_model import LocalModel
 
     model = LocalModel(name, args.dtype, args.batch_size)
-    chat = model.chats if args.chat is None else args.chat
-    if chat and not model.chats:
-        raise ConfigurationError(f"{name} has no chat template. Leave --chat out.")
-
-    def begun(prompt: Any) -> bool:
-        return begins_thought(model.tokenizer, prompt, prompt_token_ids(model.tokenizer, [prompt])[0])
-
-    return model, chat, begun
+    return model, model.begins_thought
 
 
 def _told(answers: Iterator[list[Any]], done: int, total: int) -> Iterator[list[Any]]:
@@ -247,7 +244,7 @@ def _say(text: str) -> None:
 def _report(args: argparse.Namespace, store: Any, benchmarks: Sequence[Asked], stamp: str, command: str) -> int:
     from ..evaluation.results_page import results_page, table_rows
     from ..evaluation.shared_results import shared_results
-    from ..evaluation.summary import summarize, told
+    from ..evaluation.summary import disagreements, summarize, told
     from ..report.files import write_whole
     from ..report.table import markdown_table
 
@@ -259,7 +256,10 @@ def _report(args: argparse.Namespace, store: Any, benchmarks: Sequence[Asked], s
     _say(markdown_table(table_rows(summary), digits=1))
     for row in summary["differences"]:
         _say(told(row))
-    files = {"results.json": json.dumps(summary, indent=1), "report.html": results_page(summary, command)}
+    files = {
+        "results.json": json.dumps(summary, indent=1),
+        "report.html": results_page(summary, disagreements(store), command),
+    }
     for model, record in shared_results(summary, installed_versions(), stamp, command).items():
         files[f"every-eval-ever-{_file_name(model)}.json"] = json.dumps(record, indent=1)
     for name, text in files.items():
@@ -313,7 +313,7 @@ def _recalled(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked]) 
     from ..evaluation.sampling import Sampling
     from ..evaluation.store import StoredQuestion
 
-    source, _, _ = _source(args, name)
+    source, _ = _source(args, name)
     sampling = Sampling(1, 0.0, 1.0, min(PROBE_TOKENS, args.max_tokens), args.seed)
     found = {}
     for asked in benchmarks:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..spelling import did_you_mean
 from .main import UsageError
-from .parser import prose_width
+from .parser import prose_width, underscored
 
 TABLE = Path(__file__).with_name("fields.json")
 GROUPS = {
@@ -27,6 +27,7 @@ MOST_USED = (
     "resume_from_checkpoint", "seed",
 )  # fmt: skip
 
+BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n", "1", "0")
 Row = dict[str, Any]
 
 
@@ -38,6 +39,27 @@ def table() -> dict[str, Any]:
 
 def rows_of(group: str) -> list[Row]:
     return [row for row in table()["fields"] if row["group"] == group]
+
+
+def split_off(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line that are no options of `exgrpo train`, and those that are, with their values."""
+    types = {row["name"]: row["type"] for row in table()["fields"]}
+    others, options, place = list[str](), list[str](), 0
+    while place < len(argv):
+        word = underscored(argv[place])
+        place += 1
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in types:
+            others.append(argv[place - 1])
+            continue
+        options.append(word)
+        most = 0 if equals else len(argv) if types[name].startswith("list") else 1
+        while most and place < len(argv) and not argv[place].startswith("--"):
+            if types[name] == "bool" and argv[place].lower() not in BOOLEANS:
+                break
+            options.append(argv[place])
+            place, most = place + 1, most - 1
+    return others, options
 
 
 # Help -------------------------------------------------------------------------------------------------------------------

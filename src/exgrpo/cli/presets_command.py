@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import ObjectiveConfig, ReplayConfig
 from ..presets import PRESETS, Preset
+from . import advice
 from .parser import Parser, prose_width
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
@@ -20,8 +21,14 @@ def run(argv: Sequence[str]) -> int:
         prog="exgrpo presets", description="The presets: what each is, where it comes from, and the options it sets."
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--advise", action="store_true", help="five questions, and what the stored studies say for each answer"
+    )
     args = parser.parse_args(argv)
-    sys.stdout.write(as_json() if args.json else as_text())
+    if args.advise:
+        sys.stdout.write(json.dumps(advice.advice(), indent=2) + "\n" if args.json else advice.as_text())
+    else:
+        sys.stdout.write(as_json() if args.json else as_text())
     return 0
 
 
@@ -32,6 +39,7 @@ def as_json() -> str:
             "source": preset.source,
             "options": dict(preset.options),
             "defaults": {option: DEFAULTS[option] for option in preset.options},
+            "host": dict(preset.host),
         }
         for name, preset in PRESETS.items()
     }
@@ -44,7 +52,7 @@ def as_text() -> str:
     blocks = [_block(name, preset, width) for name, preset in PRESETS.items()]
     after = (
         "Take one with --preset NAME (preset: NAME in a recipe); any option given beside it overrides it. What it would replay "
-        "in one step, and how hard it would push: exgrpo explain --preset NAME."
+        "in one step, and how hard it would push: exgrpo explain --preset NAME. Which one for you: exgrpo presets --advise."
     )
     return "\n".join([*blocks, textwrap.fill(after, prose_width())]) + "\n"
 
@@ -53,6 +61,10 @@ def _block(name: str, preset: Preset, width: int) -> str:
     options = [f"{option}={value} {_beside(option, value)}" for option, value in preset.options.items()]
     changes = ", ".join(options) or "nothing: the defaults"
     lines = [preset.summary, f"source: {preset.source}", f"sets: {changes}"]
+    if preset.host:
+        lines.append(
+            "sets of the trainer's own: " + ", ".join(f"{name}={value}" for name, value in preset.host.items())
+        )
     filled = [
         textwrap.fill(
             line, prose_width() - width, break_on_hyphens=False, subsequent_indent="  " * line.startswith("sets")

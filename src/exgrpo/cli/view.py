@@ -59,7 +59,12 @@ def _opened(args: argparse.Namespace) -> list:
     names = [path.resolve().name if path.is_dir() else path.resolve().parent.name for path in paths]
     if len(set(names)) < len(names):
         names = [f"{name} ({number + 1})" for number, name in enumerate(names)]
-    return [Run(path, name) for path, name in zip(paths, names, strict=True)]
+    runs = []
+    for path, name in zip(paths, names, strict=True):
+        if sys.stderr.isatty():  # a long log takes seconds
+            sys.stderr.write(f"reading {path} ...\n")
+        runs.append(Run(path, name))
+    return runs
 
 
 def _write(args: argparse.Namespace) -> int:

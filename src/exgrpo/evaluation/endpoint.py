@@ -120,7 +120,7 @@ class Endpoint:
                 if attempt == self.tries:
                     raise EndpointError(
                         f"{self.base_url} gave no whole answer in {self.tries} tries; the last: {type(error).__name__}: "
-                        f"{error}. What was answered is kept: the same command goes on."
+                        f"{str(error).rstrip('.')}. What was answered is kept: the same command goes on."
                     ) from error
                 asked = getattr(error, "retry_after", None)
                 pause = min(LONGEST_WAIT, self.wait * 2 ** (attempt - 1)) * (0.5 + random.random())

@@ -64,7 +64,8 @@ def of_mean(values: ArrayLike, samples: int) -> Interval:
     error = float(x.std(ddof=1)) / math.sqrt(n) if n >= FEWEST else None
     effective = float(n)
     if error and 0 < p < 1:
-        effective = min(float(samples), p * (1 - p) / error**2 * (_t(samples - 1) / _t(n - 1)) ** 2)
+        design = error**2 * (n - 1) / (p * (1 - p))  # the variance, over that of n questions with one sample each
+        effective = min(float(samples), n / design * (_t(samples - 1) / _t(n - 1)) ** 2)
     return Interval(p, error, *clopper_pearson(p * effective, effective))
 
 

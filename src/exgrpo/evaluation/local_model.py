@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
-from .generation import batches_of, generate, prompt_token_ids
+from .generation import batches_of, begins_thought, generate, prompt_token_ids
 from .policy import undisturbed
-from .sampling import Sampling
+from .sampling import Sampling, as_text
 from .store import Answer, Key, StoredQuestion
 
 
@@ -31,10 +31,15 @@ class LocalModel:
         self.model.to(_device())
         self.batch_size = batch_size
 
-    @property
-    def chats(self) -> bool:
-        """Whether it has a chat template."""
-        return self.tokenizer.chat_template is not None
+    def prompt_ids(self, prompts: Sequence[Any]) -> list[list[int]]:
+        """Token ids of each prompt: messages through the chat template, or as plain text where the model has none."""
+        chats = self.tokenizer.chat_template is not None
+        texts = [prompt if chats or isinstance(prompt, str) else as_text(prompt) for prompt in prompts]
+        return prompt_token_ids(self.tokenizer, texts)
+
+    def begins_thought(self, prompt: Any) -> bool:
+        """Whether a prompt ends in a thought that it, or the chat template, began."""
+        return begins_thought(self.tokenizer, prompt, self.prompt_ids([prompt])[0])
 
     def settings(self) -> dict[str, Any]:
         """What of it decides its completions."""
@@ -51,7 +56,7 @@ class LocalModel:
 
         Batches are cut from all of them, each with a seed of its own: what a batch gives is the same whatever was done before.
         """
-        prompts = prompt_token_ids(self.tokenizer, [question.prompt for question in questions])
+        prompts = self.prompt_ids([question.prompt for question in questions])
         keys = [(i, sample) for i in range(len(questions)) for sample in range(sampling.num_samples)]
         for number, batch in enumerate(batches_of([len(prompts[i]) for i, _ in keys], self.batch_size)):
             rows = [keys[place] for place in batch]

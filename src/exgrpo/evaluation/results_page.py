@@ -1,6 +1,6 @@
 """An evaluation's results as tables, and as one page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -54,16 +54,21 @@ def detail_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def results_page(summary: Mapping[str, Any], command: str) -> str:
+def results_page(summary: Mapping[str, Any], disagreements: Sequence[Mapping[str, Any]], command: str) -> str:
     """One HTML page."""
     parts = [html_table(table_rows(summary)), *(f"<p>{escape(told(row))}</p>" for row in summary["differences"])]
     parts += ["<h2>In detail</h2>", html_table(detail_rows(summary), digits=1)]
+    if disagreements:
+        parts += ["<h2>Where verifiers disagree</h2>", html_table(disagreements, digits=1)]
     if "contamination" in summary:
         parts += ["<h2>Seen in training</h2>", html_table(_seen_rows(summary["contamination"]))]
     if "recalled" in summary:
         rows = [{"model": m, "benchmark": b, **v} for m, found in summary["recalled"].items() for b, v in found.items()]
         parts += ["<h2>Rest of the question by heart</h2>", html_table(rows)]
-    parts += [f"<p class='note'>{escape(EXPLANATION)}</p>", f"<p class='note'><code>{escape(command)}</code></p>"]
+    parts += [
+        f"<p class='muted small'>{escape(EXPLANATION)}</p>",
+        f"<p class='muted small'><code>{escape(command)}</code></p>",
+    ]
     return page("Evaluation", parts)
 
 

@@ -1,5 +1,6 @@
-"""How completions are drawn."""
+"""How completions are drawn, and prompts for models without a chat template."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
@@ -33,3 +34,10 @@ class Sampling:
                 f"At temperature 0 all {self.num_samples} samples of a question are the same. Set --temperature, or "
                 "--num_samples 1."
             )
+
+
+def as_text(messages: Sequence[Mapping[str, str]]) -> str:
+    """Messages for a model without a chat template: what the user says, then the instruction of the system prompt."""
+    said = [message["content"] for message in messages if message["role"] != "system"]
+    instructions = [message["content"] for message in messages if message["role"] == "system"]
+    return "\n\n".join([*said, *instructions]) + ("\n" if instructions else "")

@@ -1,5 +1,6 @@
 """What completions are worth: by the reward function that decides in training, and by others to compare it with."""
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -85,3 +86,11 @@ def verified(text: str, gold: str) -> float:
 
     right = parse(f"\\boxed{{{gold}}}", parsing_timeout=None)
     return float(verify(right, parse(text, parsing_timeout=None), timeout_seconds=None))
+
+
+def _import_math_verify() -> None:
+    """Outside the limit of the first call."""
+    importlib.import_module("math_verify")
+
+
+verified.warm_up = _import_math_verify  # type: ignore[attr-defined]

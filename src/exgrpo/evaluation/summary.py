@@ -13,6 +13,7 @@ from .scoring import THRESHOLD
 from .store import Answer, Store, StoredQuestion
 
 Figures = dict[str, Any]
+TAIL = 160  # characters of a completion that a table shows
 
 
 def summarize(store: Store) -> Figures:
@@ -128,18 +129,32 @@ def _is_right(reward: float | None) -> bool:
     return reward is not None and reward > THRESHOLD
 
 
+def disagreements(store: Store, most: int = 50) -> list[Figures]:
+    """A table row an answer that verifiers disagree about, the first of each model: golds, rewards, and how the answer ends."""
+    asked = {question.id: question for question in store.questions()}
+    rows = []
+    for number, name, _ in store.models():
+        found = (a for a in store.answers(number) if len({_is_right(reward) for reward in a.rewards.values()}) > 1)
+        for answer in itertools.islice(found, most):
+            question = asked[answer.question]
+            row = {"model": name, "benchmark": question.benchmark, "question": question.number, "sample": answer.sample}
+            rows.append({**row, "gold": question.gold, **answer.rewards, "ends with": answer.text[-TAIL:]})
+    return rows
+
+
 def told(row: Mapping[str, Any]) -> str:
     """A row of `differences` in words."""
-    side = "above" if row["mean"] >= 0 else "below"
+    points = 100 * row["mean"]
+    far = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if round(points, 1) else "level with"
     head = (
-        f"{row['benchmark']}: {row['model']} is {100 * abs(row['mean']):.1f} points {side} {row['against']} on the same "
+        f"{row['benchmark']}: {row['model']} is {far} {row['against']} on the same "
         f"{row['questions']} questions (95 % interval {100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
     )
     if row["told_apart"]:
         return f"{head}: told apart."
     if row["questions_needed"] is None:
         return f"{head}: not told apart, and no difference is seen."
-    more = f" A difference of this size would be with about {row['questions_needed']} such questions"
+    more = f" About {row['questions_needed']} such questions would tell a difference of this size apart"
     if (share := row["samples_help"]) is None:
         return f"{head}: not told apart.{more}."
     return f"{head}: not told apart.{more}; more samples of these would take away at most {share:.0%} of the variance."

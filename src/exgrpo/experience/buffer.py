@@ -67,15 +67,6 @@ class ExperienceBuffer(BufferQueries):
         return self.table.size
 
     @property
-    def next_serial(self) -> int:
-        return self.table.next_serial
-
-    @property
-    def count(self) -> NDArray[np.int32]:
-        """Stored trajectories of each question, (Q,)."""
-        return self.table.count
-
-    @property
     def retired(self) -> NDArray[np.bool_]:
         """Whether each question is retired, (Q,)."""
         return self.questions.retired
@@ -92,11 +83,9 @@ class ExperienceBuffer(BufferQueries):
     def ready(self, problem_type: int | None = None, despite_rest: bool = False) -> NDArray[Any]:
         """Return the bucket of every question that can be replayed, of all problem types or of one; -1 for all others, (Q,)."""
         found = self.questions.ready(self.count, self.now, despite_rest)
-        return (
-            found
-            if problem_type is None or self.num_types == 1
-            else np.where(self.types == problem_type, found, UNKNOWN)
-        )
+        if problem_type is None or self.num_types == 1:
+            return found
+        return np.where(self.types == problem_type, found, UNKNOWN)
 
     def rests(self, questions: IntArray) -> NDArray[np.bool_]:
         """Return whether questions are within their cooldown."""
@@ -132,10 +121,8 @@ class ExperienceBuffer(BufferQueries):
         coming: list[int] = np.flatnonzero(~self.retired[questions]).tolist()
         room = Room(self, len(coming))
         new = [coming[place] for place in room.admit([trajectories[place] for place in coming])] if coming else []
-        serials, admitted = (
-            np.arange(self.next_serial - len(new), self.next_serial),
-            tuple(trajectories[p] for p in new),
-        )
+        serials = np.arange(self.next_serial - len(new), self.next_serial)
+        admitted = tuple(trajectories[place] for place in new)
         if new:
             self.store.put_many(serials.tolist(), admitted)
             self.listener(Admitted(serials, admitted))

@@ -50,6 +50,11 @@ class Candidates:
         return self.column("serial")
 
     @property
+    def accuracy(self) -> FloatArray:
+        """Of its question now, NaN where never observed."""
+        return self.buffer.questions.accuracy(self.column("question"))
+
+    @property
     def age(self) -> IntArray:
         """Optimizer steps since it was generated."""
         return np.asarray(self.step - self.column("step"))

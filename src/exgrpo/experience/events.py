@@ -168,8 +168,8 @@ class Measured(Event):
 
 @dataclass(frozen=True)
 class Replayed(Event):
-    """Stored trajectories entered a batch: in a group before generation (`plan`) or after scoring (`rescue`), or beside
-    the groups (`added`).
+    """Stored trajectories entered a batch: in a group before generation (`plan`) or after scoring (`rescue`), beside the
+    groups (`added`), or as what a group begins with (`prefix`).
 
     `age` in optimizer steps, `entropy` as it was known when it was chosen (NaN: never measured).
     """
@@ -181,6 +181,31 @@ class Replayed(Event):
     moment: str
     age: Ints = 0
     entropy: Floats = float("nan")
+
+
+@dataclass(frozen=True)
+class Continued(Event):
+    """Groups went on from the first `length` tokens of a stored success: what their completions were worth. `fraction`: what
+    the next generation aims at; NaN where lengths are not controlled."""
+
+    generation: int
+    step: int
+    question: Ints
+    serial: Ints
+    length: Ints
+    successes: Ints
+    scorable: Ints
+    unscorable: Ints
+    fraction: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Skipped(Event):
+    """Questions were left out of the fresh stream, since their latest groups had no variance."""
+
+    generation: int
+    step: int
+    question: Ints
 
 
 @dataclass(frozen=True)
@@ -225,6 +250,8 @@ class PlannerState:
         pass_number, cursor, deferred: of the fresh stream; deferred are questions.
         generated_tokens: completion tokens so far.
         reviewed: optimizer step of the latest review of retired questions.
+        prefix_fraction: what `controlled` prefixes aim at; None: where they begin. In a log it is that of the latest
+            `Continued`.
         recent: right and scorable fresh completions of the latest generations that the gate is judged by, the oldest
             first. In a log they are those of its observations.
     """
@@ -239,3 +266,4 @@ class PlannerState:
     generated_tokens: int = 0
     reviewed: int = 0
     recent: tuple[tuple[float, int], ...] = ()
+    prefix_fraction: float | None = None

@@ -21,6 +21,16 @@ class BufferQueries:
     config: ReplayConfig
     now: int
 
+    @property
+    def next_serial(self) -> int:
+        """The serial of the next trajectory that is stored."""
+        return self.table.next_serial
+
+    @property
+    def count(self) -> NDArray[np.int32]:
+        """Stored trajectories of each question, (Q,)."""
+        return self.table.count
+
     def column(self, name: str) -> NDArray[Any]:
         """Return a view of one column of the table, over all slots."""
         return self.table.records[name]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..config import ReplayConfig
 from .difficulty import UNKNOWN, Windows, buckets_of, resolution_of
 from .trajectory import FloatArray, IntArray
+from .variance import GroupVariance
 
 NEVER = -(1 << 31)
 """The step of a replay that never was."""
@@ -34,6 +35,7 @@ class QuestionStats:
         replayed_at: optimizer step of the latest replay, (Q,), or `NEVER`.
         replays: how often replay chose the question, (Q,).
         windows: latest groups, where difficulty is over a window.
+        variance: which of the latest groups had none.
     """
 
     def __init__(self, num_questions: int, num_generations: int, config: ReplayConfig):
@@ -47,6 +49,7 @@ class QuestionStats:
         self.replayed_at = np.full(num_questions, NEVER, np.int32)
         self.replays = np.zeros(num_questions, np.int32)
         self.windows = Windows(config.difficulty_window) if config.difficulty == "window" else None
+        self.variance = GroupVariance(num_questions)
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -55,10 +58,9 @@ class QuestionStats:
 
     def observe(self, questions: IntArray, successes: IntArray, scorable: IntArray, spread: FloatArray) -> None:
         """Set accuracies from the latest fresh groups, (n,) each; one without a scorable completion says nothing."""
-        if not (scorable > 0).all():
-            known = scorable > 0
-            questions, successes, scorable, spread = questions[known], successes[known], scorable[known], spread[known]
-        self.spread[questions] = spread
+        known = scorable > 0
+        questions, successes, scorable = questions[known], successes[known], scorable[known]
+        self.spread[questions] = spread[known]
         if self.windows is not None:
             successes, scorable = self.windows.add_many(questions, successes, scorable)
         self.successes[questions], self.scorable[questions] = successes, scorable

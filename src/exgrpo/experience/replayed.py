@@ -20,15 +20,19 @@ from .events import (
     Replayed,
     Retired,
     Returned,
+    Skipped,
     Stored,
 )  # fmt: skip
-from .questions import NEVER
+from .questions import NEVER, QuestionStats
+from .variance import GroupVariance
 
-BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread")
+OF_VARIANCE = ("streak", "skips", "asked_at")
+"""Those of `GroupVariance`; snapshots of 0.2 lack them."""
+BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread", *OF_VARIANCE)
 """Arrays of a snapshot with one row for each question."""
 OF_QUESTIONS = ("question", "window_question")
 """Arrays of a snapshot that hold question numbers."""
-FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "spread": float("nan")})
+FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "asked_at": NEVER, "spread": float("nan")})
 """What stands in an array by question where a question was never seen; 0 elsewhere."""
 
 
@@ -43,13 +47,17 @@ def apply(buffer: ExperienceBuffer, event: Event) -> None:
         buffer.advance(event.step)
     elif isinstance(event, Observed):
         questions, replayed = np.atleast_1d(event.question), np.atleast_1d(event.replayed)
-        stats.observe(questions, *map(np.atleast_1d, (event.successes, event.scorable, event.spread)))
+        successes, scorable, spread = map(np.atleast_1d, (event.successes, event.scorable, event.spread))
+        stats.variance.observe(questions, successes, scorable, spread, event.generation)
+        stats.observe(questions, successes, scorable, spread)
         stats.chosen(questions[replayed], event.step)
     elif isinstance(event, Admitted):
         trajectories = event.trajectory if isinstance(event.trajectory, tuple) else (event.trajectory,)
         table.insert(Stored.of(np.atleast_1d(event.serial), trajectories))
     elif isinstance(event, Stored):
         table.insert(Stored(**{name: np.atleast_1d(value) for name, value in vars(event).items()}))
+    elif isinstance(event, Skipped):
+        stats.variance.skip(np.atleast_1d(event.question))
     elif isinstance(event, Retired):
         stats.retire(np.atleast_1d(event.question))
     elif isinstance(event, Returned):
@@ -71,7 +79,8 @@ def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
 
     Returns:
         Of the trajectories `serial`, `digest`, `question`, `step`, `entropy` and so on: (N,), oldest first; of the
-        questions `accuracy`: (Q, 2), successes and scorable, `retired`, `replayed_at`, `replays`, `spread`: (Q,);
+        questions `accuracy`: (Q, 2), successes and scorable, `retired`, `replayed_at`, `replays`, `spread`, and what
+        `GroupVariance` holds: (Q,);
         `window_question`, `window_groups` (n, 2): groups of the windows; `next_serial`, `now`: ().
     """
     stats = buffer.questions
@@ -79,10 +88,15 @@ def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
     return {
         **buffer.table.snapshot(),
         "accuracy": np.stack([stats.successes, stats.scorable], 1),
-        **{name: getattr(stats, name).copy() for name in BY_QUESTION[1:]},
+        **{name: getattr(_owner(stats, name), name).copy() for name in BY_QUESTION[1:]},
         **windows,
         "now": np.array(buffer.now, np.int64),
     }
+
+
+def _owner(stats: QuestionStats, name: str) -> QuestionStats | GroupVariance:
+    """Return what holds an array by question."""
+    return stats.variance if name in OF_VARIANCE else stats
 
 
 NO_WINDOWS = MappingProxyType(
@@ -97,7 +111,8 @@ def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> Non
     stats = buffer.questions
     stats.successes[:], stats.scorable[:] = arrays["accuracy"].T
     for name in BY_QUESTION[1:]:
-        getattr(stats, name)[:] = arrays[name]
+        if name in arrays or name not in OF_VARIANCE:
+            getattr(_owner(stats, name), name)[:] = arrays[name]
     seen = np.flatnonzero(stats.scorable)
     stats.bucket[seen] = buckets_of(stats.successes[seen], stats.scorable[seen], stats.resolution)
     if stats.windows is not None:

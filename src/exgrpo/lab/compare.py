@@ -26,9 +26,9 @@ DEFAULT_FOLDER = Path("exgrpo-compare")
 SIZES = ("eval_questions", "num_samples", "evaluations", "eval_temperature", "eval_batch")
 EPILOG = """\
 examples:
-  exgrpo compare recipe.yaml --presets on-policy positive-weight rehearsal --seeds 3
-  exgrpo compare recipe.yaml --presets on-policy "exgrpo replay_share=0.25" "exgrpo replay_share=0.5" --hours 2
-  exgrpo compare recipe.yaml --presets on-policy rescue --seeds 5 --tokens 2e6 --emit slurm > job.sh
+  exgrpo compare recipe.yaml --presets on-policy positive-weight --seeds 5
+  exgrpo compare recipe.yaml --presets on-policy "exgrpo replay_share=0.25"
+  exgrpo compare recipe.yaml --presets on-policy rescue --hours 2 --emit slurm
 """
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..experience.columns import STORED, Column
 from ..experience.events import (
+    Continued,
     Event,
     Evicted,
     Learned,
@@ -18,6 +19,7 @@ from ..experience.events import (
     Replayed,
     Retired,
     Returned,
+    Skipped,
     Stored,
 )  # fmt: skip
 from ..experience.policy_stats import MEASURED
@@ -42,6 +44,21 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
             ("generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "spread"),
         ),
         Replayed: ("replay", ("generation", "step", "question", "serial", "moment", "age", "entropy")),
+        Continued: (
+            "continuation",
+            (
+                "generation",
+                "step",
+                "question",
+                "serial",
+                "length",
+                "successes",
+                "scorable",
+                "unscorable",
+                "fraction",
+            ),
+        ),
+        Skipped: ("skip", ("generation", "step", "question")),
         Learned: ("learning", ("generation", "step", "question", "serial", "log_ratio", "ess")),
         Measured: ("measurement", ("step", "question", "serial", *MEASURED)),
         Retired: ("retirement", ("generation", "step", "question", "kind")),
@@ -50,7 +67,7 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
-_NUMBERS = {"spread", "log_ratio", "ess", *MEASURED}
+_NUMBERS = {"fraction", "spread", "log_ratio", "ess", *MEASURED}
 
 
 def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, Iterator[tuple[Any, ...]]]:
@@ -110,6 +127,12 @@ def event_of(table: str, values: Sequence[Any]) -> Event | None:
     if table == "replay":
         _, generation, step, question, number, moment, age, entropy = values
         return Replayed(generation, step, question, number & SERIAL_MASK, moment, age, nan(entropy))
+    if table == "continuation":
+        _, generation, step, question, number, length, successes, scorable, unscorable, fraction = values
+        counts = (length, successes, scorable, unscorable)
+        return Continued(generation, step, question, number & SERIAL_MASK, *counts, nan(fraction))
+    if table == "skip":
+        return Skipped(*values[1:])
     if table == "learning":
         _, generation, step, question, number, log_ratio, ess = values
         return Learned(generation, step, question, number & SERIAL_MASK, nan(log_ratio), nan(ess))

@@ -205,6 +205,8 @@ def _with_journal(path: Path, journal: str) -> sqlite3.Connection:
             )
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[journal][0]}")
         connection.execute("PRAGMA cache_size = -16384")
+        if connection.execute("PRAGMA user_version").fetchone()[0] < schema.SCHEMA_VERSION:
+            schema.upgrade(connection)
     except BaseException:
         connection.close()
         raise
@@ -318,10 +320,11 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} has schema {version}; this exgrpo reads schemas up to {schema.SCHEMA_VERSION}. Install exgrpo "
             f"{'of a later version' if needs is None else needs[0] + ' or later'}."
         )
-    if 1 <= version < schema.SCHEMA_VERSION:
+    if 1 <= version < min(schema.READABLE):
         raise ExperienceLogError(
-            f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schema "
-            f"{schema.SCHEMA_VERSION}. Nothing was changed. Export it with the version that wrote it (exgrpo experience "
+            f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schemas "
+            f"{' and '.join(map(str, schema.READABLE))}. Nothing was changed. Export it with the version that wrote it "
+            "(exgrpo experience "
             "export), and take that over here (experience_from=DIR, or exgrpo experience import RUN DIR); or start anew, with "
             "another output_dir or experience_log."
         )

@@ -84,7 +84,7 @@ def snapshot_from_log(arrays: Arrays, num_questions: int, questions: QuestionMap
     here = seen if questions is None else questions.questions_of(seen)
     if (unknown := seen[here == NONE]).size:
         raise ValueError(f"question {unknown[0]} is not among the questions of this run")
-    for name in BY_QUESTION:
+    for name in found.keys() & set(BY_QUESTION):
         rows = found[name]
         found[name] = np.full((num_questions, *rows.shape[1:]), FILL.get(name, 0), rows.dtype)
         found[name][here] = rows

@@ -41,6 +41,7 @@ class LogReader:
         self.connection = connection or connect(self.path)
         with explained(self.path, "reading its heading"):
             self.id: str = self._one("SELECT value FROM meta WHERE key = 'id'")
+            self.tables = schema.tables_of(self.connection)
             self.branches = self.read_branches()
 
     def close(self) -> None:
@@ -194,7 +195,7 @@ class LogReader:
 
     def _events_of(self, span: Span, first: int, next_serial: int) -> Iterator[tuple[int, Event]]:
         expected = first
-        streams = [self._rows_of(table, span, first, next_serial) for table in schema.EVENTS]
+        streams = [self._rows_of(table, span, first, next_serial) for table in self.tables]
         for seq, table, values in heapq.merge(*streams, key=itemgetter(0)):
             if seq != expected:
                 raise damaged(self.path, f"event {expected} of branch {span.branch} is missing")
@@ -338,6 +339,22 @@ class LogReader:
                 if scorable:
                     found[generation] = (before[0] + successes, before[1] + scorable)
         return tuple(found.values())[::-1]
+
+    def prefix_fraction(self, lineage: Sequence[Span]) -> float | None:
+        """What `controlled` prefixes aim at, at the end of a lineage; None where they did not move yet."""
+        if "continuation" not in self.tables:
+            return None
+        names = ["seq", *schema.EVENTS["continuation"]]
+        sql = (
+            f"SELECT {', '.join(names)}, crc FROM continuation WHERE branch = ? AND seq BETWEEN ? AND ? "
+            "ORDER BY seq DESC LIMIT 1"
+        )
+        for span in reversed(lineage):
+            for *row, crc in self.rows(sql, (span.branch, span.first, span.last)):
+                self._check("continuation", tuple(row), crc)
+                fraction: float | None = row[names.index("fraction")]
+                return fraction
+        return None
 
     def latest_generation(self, lineage: Sequence[Span]) -> tuple[int, int] | None:
         """Number and optimizer step of the last generation that began; None if there was none."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..experience.buffer import ExperienceBuffer
 from ..experience.events import Event, Evicted, Planned, PlannerState, Stored
-from ..experience.replayed import apply, restore
+from ..experience.replayed import OF_VARIANCE, apply, restore
 from ..experience.store import TrajectoryStore
 from .connection import damaged
 from .question_map import NONE, QuestionMap, snapshot_from_log
@@ -52,7 +52,8 @@ def rebuild(
     after = next_serial = 0
     wanted = window_of(buffer.config)
     alike = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
-    if use_snapshot and (found := reader.snapshot(alike)) is not None:
+    found = reader.snapshot(alike) if use_snapshot else None
+    if found is not None and (buffer.config.skip == "none" or OF_VARIANCE[0] in found[1]):
         after, arrays = found
         try:
             restore(buffer, snapshot_from_log(arrays, buffer.num_questions, questions))
@@ -66,7 +67,11 @@ def rebuild(
         except (ValueError, IndexError) as error:
             _apply_each(reader, buffer, run, questions)  # to tell which
             raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
-    state = replace(reader.state(position), recent=reader.recent(lineage, buffer.config.start_completions))
+    state = replace(
+        reader.state(position),
+        recent=reader.recent(lineage, buffer.config.start_completions),
+        prefix_fraction=reader.prefix_fraction(lineage),
+    )
     if questions is not None:
         state = replace(state, deferred=tuple(map(questions.question_of, state.deferred)))
     return state

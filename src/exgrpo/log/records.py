@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+SAMPLED, FORWARD, UNKNOWN = "sampled", "forward", "none"
+"""Where the log-probs of trajectories come from; see `Provenance`."""
+
 
 def storable(text: str | None) -> str | None:
     r"""Text as a log keeps it: halves of a surrogate pair, of which Unicode makes no text, become `\\ud800`."""
@@ -59,6 +62,9 @@ class Provenance:
         versions: of the packages.
         options: of replay and objective.
         embedding: name of the encoder of their texts; empty: none. Vectors of two encoders are never compared.
+        source: name of the data that they were imported from; empty: the run's own policy wrote them.
+        behaviour_logps: of these, where the log-probs come from: `SAMPLED` with them, a `FORWARD` of the model, or `UNKNOWN`,
+            and 0 in their place.
     """
 
     model: str = ""
@@ -72,6 +78,8 @@ class Provenance:
     versions: str = ""
     options: str = ""
     embedding: str = ""
+    source: str = ""
+    behaviour_logps: str = SAMPLED
 
     def as_json(self) -> str:
         return json.dumps(vars(self), sort_keys=True)
@@ -91,6 +99,16 @@ class Provenance:
     def without_paths(self) -> "Provenance":
         """The same for other machines: of the model's and the encoder's paths only names."""
         return replace(self, model=name_of(self.model), embedding=name_of(self.embedding))
+
+    def source_in_words(self) -> str | None:
+        """From which data, and what their log-probs are; None of a run's own."""
+        if not self.source:
+            return None
+        logps = {
+            FORWARD: f"log-probs by a forward of {name_of(self.model) or 'the model'}",
+            UNKNOWN: "no behaviour log-probs",
+        }
+        return f"{self.source} ({logps.get(self.behaviour_logps, 'log-probs as sampled')})"
 
     def rewards_in_words(self) -> str:
         """`math_reward, right above 0.5`; of several functions with their weights."""

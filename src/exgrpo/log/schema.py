@@ -7,14 +7,17 @@ all tables and branches without gaps, and a checksum.
 
 import sqlite3
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 from ..experience.columns import COLUMNS
 
 APPLICATION_ID = 0x45784752  # "ExGR"
-SCHEMA_VERSION = 2
-NEEDS = "0.2"
-"""The first version of exgrpo that reads this schema; a later schema names another. Schema 1 was never released."""
+SCHEMA_VERSION = 3
+READABLE = (2, 3)
+"""Schema 2 lacks two tables; a log of it is read as it is, and given them when it is next written. 1 was never released."""
+NEEDS = "0.3"
+"""The first version of exgrpo that reads this schema; a later schema names another."""
 
 SERIAL_BITS = 40
 """A trajectory's id is its branch and, in the lower bits, its serial number."""
@@ -36,8 +39,13 @@ EVENTS: dict[str, tuple[str, ...]] = {
         "branch", "generation", "step", "gate_open", "pass_at_1", "pass", "cursor", "deferred", "generated_tokens",
         "reviewed", "checkpoint",
     ),
+    "continuation": (
+        "branch", "generation", "step", "question", "trajectory", "length", "successes", "scorable", "unscorable", "fraction",
+    ),
+    "skip": ("branch", "generation", "step", "question"),
 }  # fmt: skip
 """Columns of each event table after `seq` and before `crc`."""
+SINCE_3 = ("continuation", "skip")
 
 DDL = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -173,22 +181,58 @@ CREATE VIEW questions AS
     LEFT JOIN (SELECT question, count(*) AS replays FROM replays GROUP BY question) r ON r.question = q.id;
 """
 
+DDL_SINCE_3 = """
+CREATE TABLE continuation (
+    -- A group went on from the first length tokens of a stored success, none of which is learned from: what its
+    -- completions were worth. A trajectory of the same generation and question begins with these tokens. fraction: what
+    -- the next generation aims at, NULL where lengths are not controlled.
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, trajectory INTEGER NOT NULL, length INTEGER NOT NULL, successes INTEGER NOT NULL,
+    scorable INTEGER NOT NULL, unscorable INTEGER NOT NULL, fraction REAL, crc INTEGER NOT NULL);
+
+CREATE TABLE skip (
+    -- The fresh stream left a question out, since its latest groups had no variance.
+    seq INTEGER PRIMARY KEY, branch INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,
+    question INTEGER NOT NULL, crc INTEGER NOT NULL);
+"""
+
 _PLURAL = {
     "generation": "generations", "observation": "observations", "trajectory": "trajectories", "learning": "learnings",
     "measurement": "measurements", "retirement": "retirements", "eviction": "evictions", "state": "states",
+    "continuation": "continuations", "skip": "skips",
 }  # fmt: skip
 
 
-def create(connection: sqlite3.Connection) -> None:
-    """All tables and views, into an empty database."""
-    views = [
-        f"CREATE VIEW {plural} AS SELECT t.* FROM {table} t JOIN lineage l ON t.branch = l.branch AND t.seq <= l.last_seq;"
-        for table, plural in _PLURAL.items()
-    ]
-    connection.executescript(
-        f"BEGIN; {DDL} {' '.join(views)} PRAGMA application_id = {APPLICATION_ID}; "
-        f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+def _views(tables: Iterable[str]) -> str:
+    return " ".join(
+        f"CREATE VIEW {_PLURAL[table]} AS SELECT t.* FROM {table} t JOIN lineage l ON t.branch = l.branch AND t.seq <= "
+        "l.last_seq;"
+        for table in tables
     )
+
+
+def create(connection: sqlite3.Connection, version: int = SCHEMA_VERSION) -> None:
+    """All tables and views of a schema, into an empty database."""
+    connection.executescript(
+        f"BEGIN; {DDL} {_views(table for table in _PLURAL if table not in SINCE_3)} "
+        f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 2; COMMIT;"
+    )
+    if version > 2:
+        upgrade(connection)
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Give a log of schema 2 the tables that came with schema 3; nothing else of it changes."""
+    needs = f"UPDATE meta SET value = '{NEEDS}' WHERE key = 'needs';"
+    connection.executescript(
+        f"BEGIN IMMEDIATE; {DDL_SINCE_3} {_views(SINCE_3)} {needs} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+    )
+
+
+def tables_of(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """The event tables that a log has."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return tuple(table for table in EVENTS if version > 2 or table not in SINCE_3)
 
 
 def checksum(table: str, values: tuple[Any, ...]) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..config import ReplayConfig
 from ..errors import ConfigurationError
+from ..experience.replayed import OF_VARIANCE
 from .records import Provenance
 
 OPTIONS = ("mixing", "difficulty", "difficulty_window", "max_uses", "cooldown", "by_problem_type")
@@ -37,11 +38,11 @@ def unpacked(data: bytes) -> dict[str, NDArray[Any]]:
 
 def differences(found: Arrays, wanted: Arrays) -> list[str]:
     """In which arrays a snapshot differs from the one that a buffer makes. Those of 0.2.0, which held `pools` too, counted
-    replays otherwise."""
+    replays otherwise; earlier ones held nothing of the variance of groups."""
     different = []
     for name, array in wanted.items():
         other = found.get(name)
-        if name == "replays" and "pools" in found:
+        if (name == "replays" and "pools" in found) or (name in OF_VARIANCE and name not in found):
             continue
         equal_nan = array.dtype.kind == "f"
         if other is None or other.shape != array.shape or not np.array_equal(other, array, equal_nan=equal_nan):

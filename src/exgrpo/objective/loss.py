@@ -19,7 +19,7 @@ from torch import Tensor
 from ..config import CORRECTIONS, ObjectiveConfig
 from ..errors import ConfigurationError
 from ..registry import register
-from .stats import RatioStats, of_sequences, ratio_stats
+from .stats import RatioStats, at_level, ratio_stats
 
 MAX_LOG_RATIO = 20.0
 """PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
@@ -37,6 +37,7 @@ class Terms:
     config: the constants of the corrections.
     epsilon: of PPO's clip.
     vocabulary: size V of the model's vocabulary, 0 if it is not known.
+    tokens: True on the replayed tokens, (B, T); None: all are.
     """
 
     log_w: Tensor
@@ -45,6 +46,7 @@ class Terms:
     config: ObjectiveConfig
     epsilon: float = 0.2
     vocabulary: int = 0
+    tokens: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -120,16 +122,14 @@ def replay_loss(
     tokens = mask.bool() & replay_mask[:, None]
     log_w = log_ratio(logps, behaviour_logps, tokens)
     own_logps = torch.where(tokens, logps, 0.0).to(log_w.dtype)
-    token_log_w = log_w.detach()
-    if level == "sequence":
-        log_w = of_sequences(log_w, tokens)
-    terms = Terms(log_w, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary)
+    leveled = at_level(log_w, tokens, level)
+    terms = Terms(leveled, own_logps, advantages[:, None].to(log_w.dtype), config, epsilon, vocabulary, tokens)
     correction = CORRECTIONS[config.correction]
     per_token = torch.where(tokens, -_per_token(correction, terms, tokens), 0.0)
     with torch.no_grad():
         cut = correction.traits["clamped"]
         clamped = None if cut is None else _per_token(cut, terms, tokens)
-    stats = ratio_stats(token_log_w, tokens, clamped)
+    stats = ratio_stats(log_w.detach(), tokens, clamped)
     return LossOutput((per_token * weights).sum(), per_token.detach(), stats)
 
 

@@ -22,12 +22,6 @@ class RatioStats:
     clamped: Tensor
 
 
-def of_sequences(log_w: Tensor, tokens: Tensor) -> Tensor:
-    """Return the mean of each row over its tokens, on each of them; 0 elsewhere. All (B, T)."""
-    means = log_w.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)
-    return torch.where(tokens, means, 0.0)
-
-
 def ratio_stats(log_w: Tensor, tokens: Tensor, clamped: Tensor | None = None) -> RatioStats:
     """Per row; all (B, T). clamped: where the correction cut, nowhere if it is not given."""
     count = tokens.sum(1)
@@ -47,3 +41,12 @@ def effective_sample_size(log_sum: Tensor, log_sum_squares: Tensor, tokens: Tens
     if not n:
         return math.nan
     return float(torch.exp(2 * log_sum.logsumexp(0) - log_sum_squares.logsumexp(0)) / n)
+
+
+def at_level(log_w: Tensor, tokens: Tensor, level: str) -> Tensor:
+    """Return log-ratios as they are (`token`), or the mean of a row's on each of its tokens (`sequence`) [GSPO, Eq. 7]. All
+    (B, T); 0 outside the tokens."""
+    if level != "sequence":
+        return log_w
+    means = log_w.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(tokens, means, 0.0)

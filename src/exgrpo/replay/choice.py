@@ -16,6 +16,7 @@ from ..experience.candidates import Candidates
 from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import FloatArray, IntArray, Trajectory
 from ..registry import register
+from .decay import decayed
 from .validation import checked
 
 Scorer = Callable[[Sequence[Trajectory]], Sequence[PolicyStats] | FloatArray]
@@ -26,21 +27,21 @@ the completion's own tokens)."""
 def keys_of(candidates: Candidates) -> FloatArray:
     """Return what the rule ranks by, checked, (n, W): the lowest wins, of equals the older; NaN: not known."""
     name, shape = candidates.config.trajectory_choice, candidates.held.shape
-    return checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape)
+    return decayed(checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape), candidates)
 
 
 register("trajectory_choice", "lowest_entropy", lambda c: c.entropy, measured=True)
 
 
 def eligible_trajectories(candidates: Candidates, stage: str) -> NDArray[np.bool_]:
-    """Return which candidates may be chosen at this stage (`plan`, `added` or `rescue`), as far as is known, (n, W)."""
+    """Return which candidates may be chosen at a stage (`plan`, `added`, `prefix`, `rescue`), as far as is known, (n, W)."""
     c, name = candidates, candidates.config.trajectory_choice
     mask = c.held
     if (rule := TRAJECTORY_CHOICES[name].traits["eligible"]) is not None:
         mask = mask & (checked("eligible of the trajectory_choice", name, rule(c), mask.shape) != 0)
-    if stage == "rescue":
-        mask = mask & c.correct
-    if stage == "added":
+    if stage in ("rescue", "prefix"):
+        mask = mask & c.correct & ((stage != "prefix") | (c.accuracy <= c.config.prefix_max_accuracy))
+    if stage == "added" and c.config.advantage == "birth":
         mask = mask & ~np.isnan(c.advantage)
     if c.config.max_drift:
         mask = mask & ((c.drift <= c.config.max_drift) | stale(c))
@@ -52,7 +53,7 @@ def eligible_questions(
 ) -> Callable[[IntArray], NDArray[np.bool_]] | None:
     """Return which of given questions hold a trajectory that may be chosen, as a function; None where all do."""
     has_rule = TRAJECTORY_CHOICES[config.trajectory_choice].traits["eligible"] is not None
-    if not (has_rule or config.max_drift or stage == "added"):
+    if not (has_rule or config.max_drift or stage in ("added", "prefix")):
         return None
     return lambda questions: np.asarray(
         eligible_trajectories(

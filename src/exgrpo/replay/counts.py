@@ -1,12 +1,25 @@
 """How many questions of a batch are replayed, exactly; and by a coin where that is less than one."""
 
+import math
 from decimal import Decimal
 
+from ..config import MIXINGS, ReplayConfig
 from ..errors import ConfigurationError
 from .rng import SHARE, generator_for
+from .validation import share_now
 
 BY_THE_COIN = "on-policy by the coin"
 """How a plan's `idle` begins where a coin decided that nothing is replayed this time."""
+
+
+def by_share(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
+    """Replay floor(rho * B) questions [ExGRPO, Alg. 1]; where that is none, one with probability rho * B."""
+    share = share_now(config, config.replay_share, epoch)
+    wanted = replay_count(batch_size, share)
+    return (wanted, None) if wanted else one_by_coin(batch_size, share, seed, iteration)
+
+
+MIXINGS.register("share", by_share)
 
 
 def replay_count(batch_size: int, replay_share: float) -> int:
@@ -32,6 +45,6 @@ def one_by_coin(batch_size: int, share: float, seed: int, iteration: int) -> tup
 
 
 def _product(batch_size: int, replay_share: float) -> Decimal:
-    if not 0 <= replay_share <= 1:
-        raise ConfigurationError(f"replay_share must be in [0, 1], but is {replay_share}")
+    if not 0 <= replay_share < math.inf:
+        raise ConfigurationError(f"replay_share must be a finite number of at least 0, but is {replay_share}")
     return Decimal(str(replay_share)) * batch_size

@@ -1,14 +1,18 @@
 """Drawing: questions with trajectories that may be replayed, and members of buckets."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..config import MIXINGS
 from ..experience.buffer import ExperienceBuffer
+from ..experience.events import Listener, Replayed, Skipped
+from ..experience.trajectory import IntArray, Trajectory
 from .choice import Scorer, choose, eligible_questions
+from .plan import ReplayedTrajectory
 from .rng import QUESTIONS, TRAJECTORIES, generator_for
 from .sampling import Eligible, draw_questions
 
@@ -36,7 +40,7 @@ def draw(
         n: how many.
         seed, iteration: of every draw.
         score: as for `ReplayPlanner.plan`.
-        stage: for what they are drawn, `plan` or `added`.
+        stage: for what they are drawn, `plan`, `added` or `prefix`.
         count: trajectories of a question, at most.
         ready: what `buffer.ready` answers now.
     """
@@ -59,6 +63,64 @@ def draw(
         if len(drawn.questions) == n or not questions or not drawn.refused:
             break
     return drawn
+
+
+def all_but_the_last(trajectories: Sequence[Trajectory]) -> list[int]:
+    """Let a group begin with anything but the end of a trajectory."""
+    return [len(trajectory) - 1 for trajectory in trajectories]
+
+
+class Marks(Protocol):
+    """What counts uses: a planner, unless its plans are only tried."""
+
+    buffer: ExperienceBuffer
+    listener: Listener
+    marks: bool
+
+
+def take(
+    planner: Marks, slots: Sequence[Sequence[int]], iteration: int, step: int, stage: str
+) -> list[list[ReplayedTrajectory]]:
+    """Read the trajectories of slots, all at once, and mark them as used; each group of slots by itself."""
+    buffer, chosen = planner.buffer, np.array([slot for group in slots for slot in group], np.int64)
+    if not len(chosen):
+        return [[] for _ in slots]
+    trajectories, records = buffer.get_many(chosen), buffer.table.records[chosen]
+    mark(planner, chosen, iteration, step, stage)
+    found = map(ReplayedTrajectory, records["serial"].tolist(), trajectories, records["uses"].tolist())
+    return [[next(found) for _ in group] for group in slots]
+
+
+def with_advantage(buffer: ExperienceBuffer, one: ReplayedTrajectory) -> ReplayedTrajectory:
+    """Say with what advantage a trajectory is added: as it had in its group, or as its question stands now."""
+    t, advantage = one.trajectory, one.trajectory.advantage
+    if buffer.config.advantage == "current":
+        advantage = float(t.correct) - float(buffer.questions.accuracy(np.array([t.question]))[0])
+    return replace(one, advantage=advantage)
+
+
+def mark(planner: Marks, slots: IntArray, iteration: int, step: int, stage: str) -> None:
+    """Count the use of trajectories; let those leave that were used as often as is allowed."""
+    if not planner.marks:
+        return
+    buffer = planner.buffer
+    records = buffer.table.records[slots]
+    questions, serials, entropy = records["question"], records["serial"], records["entropy"].astype(np.float64)
+    buffer.used(slots)
+    buffer.questions.replayed(questions, step)
+    planner.listener(Replayed(iteration, step, questions, serials, stage, step - records["step"], entropy))
+    if most := buffer.config.max_uses:
+        buffer.wear_out(slots[records["uses"] + 1 >= most])
+
+
+def left_out(planner: Marks, skipped: Sequence[int], iteration: int, step: int) -> int:
+    """Count that the fresh stream left questions out; return how many."""
+    if len(skipped):
+        questions = np.array(skipped, np.int64)
+        if planner.marks:
+            planner.buffer.questions.variance.skip(questions)
+        planner.listener(Skipped(iteration, step, questions))
+    return len(skipped)
 
 
 def besides(taken: set[int], rule: Eligible | None) -> Eligible | None:

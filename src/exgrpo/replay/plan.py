@@ -1,7 +1,7 @@
 """What one iteration is made of, as data: a plan, the stored trajectories in it, and rescues."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,27 @@ from ..experience.trajectory import IntArray, Trajectory
 
 @dataclass(frozen=True, eq=False)
 class ReplayedTrajectory:
-    """A stored trajectory in a batch: under which serial it is stored, what it is, and how often it had been used."""
+    """A stored trajectory in a batch: under which serial it is stored, what it is, how often it had been used, and beside the
+    groups its advantage there."""
 
     serial: int
     trajectory: Trajectory
     uses: int = 0
+    advantage: float = float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """What all members of a group begin with: the first `length` tokens of a stored success, 1 to all but its last."""
+
+    choice: ReplayedTrajectory
+    length: int
+
+    @property
+    def ids(self) -> list[int]:
+        """Its tokens."""
+        ids: list[int] = self.choice.trajectory.completion_ids[: self.length].tolist()
+        return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +50,8 @@ class StepPlan:
         refused: questions that were drawn and not replayed, since none of their trajectories was eligible.
         expired: trajectories that left because of their age.
         returned: retired questions that came back.
+        skipped: questions that the fresh stream left out.
+        prefixes: by group, what its members begin with; only with `prefix` mixing.
     """
 
     generation: int
@@ -47,6 +65,8 @@ class StepPlan:
     refused: int = 0
     expired: int = 0
     returned: int = 0
+    skipped: int = 0
+    prefixes: Mapping[int, Prefix] = field(default_factory=dict)
 
     @property
     def num_replayed(self) -> int:
@@ -87,6 +107,12 @@ def arranged(
     questions[replayed], questions[~replayed] = in_groups, fresh
     group_at = dict(zip(places.tolist(), map(tuple, taken), strict=False))
     return questions, tuple(group_at.get(place, ()) for place in range(n)), replayed
+
+
+def by_group(prefixes: Sequence[Prefix | None], replayed: NDArray[np.bool_]) -> dict[int, Prefix]:
+    """Return what groups begin with, by their places in the batch; `prefixes` are of the replayed ones, in their order."""
+    places = np.flatnonzero(replayed).tolist()
+    return {place: prefix for place, prefix in zip(places, prefixes, strict=False) if prefix is not None}
 
 
 def spaced(n: int, batch_size: int) -> NDArray[np.int64]:

@@ -10,14 +10,12 @@ One iteration of a host runs through four calls, in this order::
 Everything here is the same on every rank: it depends on the seed, the number of the iteration, and what was observed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..config import ADMISSIONS, MIXINGS, RETIREMENTS, ReplayConfig
+from ..config import ADMISSIONS, MIXINGS, RETIREMENTS, SKIPS, ReplayConfig
 from ..errors import ConfigurationError
 from ..experience import events
 from ..experience.buffer import ExperienceBuffer
@@ -27,24 +25,12 @@ from ..experience.quality import Diversity, admit_graded
 from ..experience.store import TrajectoryStore
 from ..experience.trajectory import Group, IntArray, Trajectory
 from .choice import Scorer
-from .counts import one_by_coin, replay_count
-from .drawing import Drawn, draw
+from .drawing import Drawn, all_but_the_last, draw, left_out, take, with_advantage
 from .gate import Gate
 from .idleness import why_empty
-from .plan import ReplayedTrajectory, Rescue, StepPlan, arranged
+from .plan import Rescue, StepPlan, arranged, by_group
 from .review import review
 from .stream import FreshStream
-from .validation import share_now
-
-
-def by_share(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
-    """Replay floor(rho * B) questions [ExGRPO, Alg. 1]; where that is none, one with probability rho * B."""
-    share = share_now(config, config.replay_share, epoch)
-    wanted = replay_count(batch_size, share)
-    return (wanted, None) if wanted else one_by_coin(batch_size, share, seed, iteration)
-
-
-MIXINGS.register("share", by_share)
 
 
 class ReplayPlanner:
@@ -58,16 +44,20 @@ class ReplayPlanner:
         store: where token arrays live.
         listener: sees every event as it happens.
         types: problem type of each question, (Q,), 0 and up; needed with `by_problem_type`.
+        longest_prefix: trajectories -> how many of their first tokens a group may begin with, with `prefix` mixing; all
+            but the last by default.
 
     Attributes:
         diversity: what was stored of each question, as embeddings; None where quality is not used.
         generation: number of the next iteration.
+        prefix_fraction: of a trajectory that `controlled` prefixes aim at; None until it first moved.
         marks: whether what is planned counts as used.
     """
 
     def __init__(
         self, config: ReplayConfig, stream: FreshStream, num_generations: int, seed: int,
         store: TrajectoryStore | None = None, listener: events.Listener = events.ignore, types: IntArray | None = None,
+        longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]] = all_but_the_last,
     ):  # fmt: skip
         if config.by_problem_type and config.replays_questions and types is None:
             raise ConfigurationError("by_problem_type=True needs the problem type of each question (types, (Q,)).")
@@ -77,10 +67,12 @@ class ReplayPlanner:
         self.buffer = ExperienceBuffer(stream.num_questions, num_generations, config, store, self._tell, types)
         self.diversity = Diversity() if config.uses_quality else None
         self.generation = self.reviewed = 0
+        self.longest_prefix = longest_prefix
+        self.prefix_fraction: float | None = None
         self.marks = True
-        self._mixing, self._admits, self._retires = (
-            MIXINGS[config.mixing], ADMISSIONS[config.admission], RETIREMENTS[config.retirement],
-        )  # fmt: skip
+        self._mixing, self._admits = MIXINGS[config.mixing], ADMISSIONS[config.admission]
+        self._retires = RETIREMENTS[config.retirement if config.replays else "never"]
+        self._leaves_out = SKIPS[config.skip](self.buffer.questions.variance, config, seed)
 
     # Before generation ------------------------------------------------------------------------------------------
 
@@ -99,14 +91,15 @@ class ReplayPlanner:
         returned = review(self.buffer, self.listener, self.seed, iteration, step, self.reviewed)
         self.reviewed = self.reviewed if returned is None else step
         self.buffer.advance(step)
-        beside = self._mixing.traits["beside"]
-        stage = "added" if beside else "plan"
-        wanted, ready, idle = 0, self.buffer.ready(), self.gate.check(step, epoch, len(self.buffer))
-        if idle is None and not (ready != UNKNOWN).any():
+        stage, begin = self._mixing.traits["stage"], self._mixing.traits["begin"]
+        beside, replays = stage == "added", self.config.replays
+        wanted, ready = 0, self.buffer.ready()
+        idle = self.gate.check(step, epoch, len(self.buffer)) if replays else None
+        if idle is None and replays and not (ready != UNKNOWN).any():
             idle = why_empty(self.buffer, expired)
         if idle is None:
             wanted, idle = self._mixing(self.config, batch_size, epoch, self.seed, iteration)
-        count = 1 if beside else min(self.config.replays_per_group, self.num_generations)
+        count = min(self.config.replays_per_group, self.num_generations) if stage == "plan" else 1
         drawn = draw(self.buffer, wanted, self.seed, iteration, score, stage, count, ready) if wanted else Drawn()
         if wanted and not drawn.questions:
             idle = "none of the stored trajectories or their questions is eligible now"
@@ -115,13 +108,19 @@ class ReplayPlanner:
         left = self.stream.num_questions - int(np.count_nonzero(retired))
         apart = [] if beside and left - n < batch_size else drawn.questions  # an intact fresh batch comes first
         fresh, refilled = self.stream.take(
-            batch_size - len(in_groups), apart, retired, self.stream.num_questions - left
-        )
+            batch_size - len(in_groups), apart, retired, self.stream.num_questions - left, self._leaves_out,
+            self.buffer.questions.variance.least_recent,
+        )  # fmt: skip
         self.listener(events.Planned(iteration, step, batch_size, n, refilled, idle))
-        taken = self.take(drawn.slots, iteration, step, stage)
+        skipped = left_out(self, self.stream.skipped, iteration, step)
+        prefixes = begin(self, drawn.slots, iteration, step) if begin else ()
+        taken = [] if begin else take(self, drawn.slots, iteration, step, stage)
         batch = arranged(in_groups, fresh, [] if beside else taken)
-        added = tuple(one for group in taken for one in group) if beside else ()
-        return StepPlan(iteration, step, *batch, added, refilled, idle, len(drawn.refused), expired, returned or 0)
+        added = tuple(with_advantage(self.buffer, one) for group in taken for one in group) if beside else ()
+        return StepPlan(
+            iteration, step, *batch, added, refilled, idle, len(drawn.refused), expired, returned or 0, skipped,
+            by_group(prefixes, batch[2]),
+        )  # fmt: skip
 
     def abandon(self, plan: StepPlan) -> None:
         """Give a plan up that will not be trained on: its fresh questions come first in the next."""
@@ -145,9 +144,12 @@ class ReplayPlanner:
 
         Args:
             plan: of this iteration.
-            groups: one per group of the plan, in its order; fresh completions only, None where there were none.
+            groups: one per group of the plan, in its order; fresh completions only, None where there were none. Those with
+                a prefix say nothing of their bare question.
         """
-        seen = [group for group in groups if group is not None]
+        if plan.prefixes:
+            self._mixing.traits["continued"](self, plan, groups)
+        seen = [group for group in groups if group is not None and not group.prefix]
         for group, question in zip(groups, plan.questions.tolist(), strict=True):
             if group is not None and group.question != question:
                 raise ValueError(f"observe: group of question {group.question} where the plan has {question}")
@@ -156,7 +158,9 @@ class ReplayPlanner:
             return
         stats, event = self.buffer.questions, events.Observed.of(plan.generation, plan.step, seen)
         self.listener(event)
-        stats.observe(event.question, event.successes, event.scorable, event.spread)
+        counts = event.question, event.successes, event.scorable, event.spread
+        stats.variance.observe(*counts, plan.generation)
+        stats.observe(*counts)
         stats.chosen(event.question[event.replayed], plan.step)
         rows = zip(seen, stats.accuracy(event.question).tolist(), strict=True)
         contexts = (RetirementContext(g.question, g.successes, g.outcomes.size, a, self.config) for g, a in rows)
@@ -174,6 +178,8 @@ class ReplayPlanner:
         """Return whether a completion that could be scored would be stored (but for duplicates, and for its quality)."""
         config, truncated = self.config, finish_reason == "length"
         if config.capacity == 0 or not self._mixing.traits["trajectories"] or self.buffer.retired[group.question]:
+            return False
+        if self._admits.traits["frozen"] or (group.prefix and not config.admit_prefixed):
             return False
         counts = group.successes, group.scorable
         candidate = AdmissionCandidate(group.question, correct, *counts, finish_reason, np.nan, config)
@@ -199,13 +205,14 @@ class ReplayPlanner:
         stream, gate = self.stream, self.gate
         return events.PlannerState(
             self.generation, step, gate.open, gate.pass_at_1, stream.pass_number, stream.cursor, tuple(stream.deferred),
-            generated_tokens, self.reviewed, tuple(gate.recent),
+            generated_tokens, self.reviewed, tuple(gate.recent), self.prefix_fraction,
         )  # fmt: skip
 
     def restore(self, state: events.PlannerState) -> None:
         """Go on where another planner with the same questions stood; its buffer is restored apart."""
         self.generation, self.gate.open, self.reviewed = state.generation, state.gate_open, state.reviewed
         self.gate.look_back_on(state.recent)
+        self.prefix_fraction = state.prefix_fraction
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 
     # Inside -----------------------------------------------------------------------------------------------------
@@ -214,25 +221,3 @@ class ReplayPlanner:
         if self.diversity is not None:
             self.diversity.hear(event)
         self.listener(event)
-
-    def take(
-        self, slots: Sequence[Sequence[int]], iteration: int, step: int, stage: str
-    ) -> list[list[ReplayedTrajectory]]:
-        """Read the trajectories of slots, all at once, and mark them as used; each group of slots by itself."""
-        chosen = np.array([slot for group in slots for slot in group], np.int64)
-        if not len(chosen):
-            return [[] for _ in slots]
-        trajectories, records = self.buffer.get_many(chosen), self.buffer.table.records[chosen]
-        if self.marks:
-            self._mark(chosen, records, iteration, step, stage)
-        found = map(ReplayedTrajectory, records["serial"].tolist(), trajectories, records["uses"].tolist())
-        return [[next(found) for _ in group] for group in slots]
-
-    def _mark(self, slots: IntArray, records: NDArray[Any], iteration: int, step: int, stage: str) -> None:
-        """Count the use of trajectories; let those leave that were used as often as is allowed."""
-        questions, serials, entropy = records["question"], records["serial"], records["entropy"].astype(np.float64)
-        self.buffer.used(slots)
-        self.buffer.questions.replayed(questions, step)
-        self.listener(events.Replayed(iteration, step, questions, serials, stage, step - records["step"], entropy))
-        if self.config.max_uses:
-            self.buffer.wear_out(slots[records["uses"] + 1 >= self.config.max_uses])

@@ -5,7 +5,7 @@ The same run draws the same again on every rank and after a resume, whatever els
 
 import numpy as np
 
-QUESTIONS, TRAJECTORIES, RESCUE, COIN, REVIEW, SHARE = range(6)
+QUESTIONS, TRAJECTORIES, RESCUE, COIN, REVIEW, SHARE, PREFIX, SKIP = range(8)
 
 
 def generator_for(seed: int, generation: int, purpose: int) -> np.random.Generator:

@@ -4,6 +4,7 @@ A host's sampler yields a fixed number of questions a step and is prefetched: it
 displaces. So questions are taken from here instead, as many as are needed.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from ..experience.trajectory import IntArray
 
 Permutation = Callable[[int], IntArray]
+LeavesOut = Callable[[IntArray, int], NDArray[np.bool_]]
+"""Questions (n,), number of a pass -> which of them are left out of it."""
 CHUNK = 256
 
 
@@ -26,6 +29,9 @@ class FreshStream:
         permutation: pass number -> the order of the questions in that pass, shape (Q,), every question once. Asked for
             passes 0, 1, 2, ... in this order.
         num_questions: Q.
+
+    Attributes:
+        skipped: questions that the latest `take` left out.
     """
 
     def __init__(self, permutation: Permutation, num_questions: int):
@@ -34,6 +40,7 @@ class FreshStream:
         self.pass_number = 0
         self.cursor = 0
         self.deferred: list[int] = []
+        self.skipped: list[int] = []
         self._order: IntArray = permutation(0)
 
     def restore(self, pass_number: int, cursor: int, deferred: Sequence[int]) -> None:
@@ -43,8 +50,9 @@ class FreshStream:
         self.pass_number, self.cursor, self.deferred = pass_number, cursor, list(deferred)
 
     def take(
-        self, n: int, replayed: Collection[int], retired: NDArray[np.bool_], num_retired: int
-    ) -> tuple[list[int], int]:
+        self, n: int, replayed: Collection[int], retired: NDArray[np.bool_], num_retired: int,
+        leaves_out: LeavesOut | None = None, least_recent: Callable[[NDArray[np.bool_]], IntArray] | None = None,
+    ) -> tuple[list[int], int]:  # fmt: skip
         """The next n fresh questions, and how many of them are retired ones that fill up a batch.
 
         If fewer than n questions are left that are neither retired nor replayed in this batch, retired ones fill up in
@@ -55,11 +63,23 @@ class FreshStream:
             replayed: questions that are replayed in this batch.
             retired: shape (Q,).
             num_retired: its sum.
+            leaves_out: which questions are passed over, and owe no turn; once around at most.
+            least_recent: questions (Q,) of bool -> their numbers, in the order in which they come where too few are left.
         """
         taken: list[int] = []
+        self.skipped = []
         in_batch = set(replayed)
         left = self.num_questions - num_retired - sum(not retired[q] for q in in_batch)
         self._take_deferred(min(n, left), taken, in_batch, retired)
+        if leaves_out is not None and least_recent is not None:
+            self._scan(min(n, left), taken, in_batch, retired, False, leaves_out)
+            if (short := min(n, left) - len(taken)) > 0:
+                waiting = ~retired
+                waiting[list(in_batch)] = False
+                recalled = least_recent(waiting)[:short].tolist()
+                taken += recalled
+                in_batch.update(recalled)
+                self.skipped = [question for question in self.skipped if question not in in_batch]
         self._scan(min(n, left), taken, in_batch, retired, fill=False)
         fresh = len(taken)
         self._scan(min(n, self.num_questions - len(set(replayed))), taken, in_batch, retired, fill=True)
@@ -82,13 +102,22 @@ class FreshStream:
                 waiting.append(question)
         self.deferred = waiting
 
-    def _scan(self, n: int, taken: list[int], in_batch: set[int], retired: NDArray[np.bool_], fill: bool) -> None:
-        """Take from the stream until n are taken: those not retired, or with `fill` the retired ones too."""
-        while len(taken) < n:
+    def _scan(
+        self, n: int, taken: list[int], in_batch: set[int], retired: NDArray[np.bool_], fill: bool,
+        leaves_out: LeavesOut | None = None,
+    ) -> None:  # fmt: skip
+        """Take from the stream until n are taken: those not retired, or with `fill` the retired ones too; where some are left
+        out, once around at most."""
+        looked, most = 0, math.inf if leaves_out is None else self.num_questions
+        while len(taken) < n and looked < most:
             chunk = self._order[self.cursor : self.cursor + CHUNK]
+            out = np.zeros(chunk.size, bool) if leaves_out is None else leaves_out(chunk, self.pass_number)
+            looked += chunk.size
             for place in range(chunk.size) if fill else np.flatnonzero(~retired[chunk]):
                 question = int(chunk[place])
-                if question not in in_batch:
+                if out[place]:
+                    self.skipped.append(question)
+                elif question not in in_batch:
                     taken.append(question)
                     in_batch.add(question)
                     if len(taken) == n:

@@ -51,6 +51,8 @@ def share_now(config: ReplayConfig, share: float, epoch: float) -> float:
     """Return what the schedule makes of a share at this epoch."""
     name, given = config.schedule, SCHEDULES[config.schedule](share, epoch, config)
     value = checked("schedule", name, given, ())
-    if not 0 <= value <= 1:
-        raise ConfigurationError(f"schedule {name!r} must answer with a share in [0, 1], but gave {given!r}.")
+    if not 0 <= value <= max(1.0, share):
+        raise ConfigurationError(
+            f"schedule {name!r} must answer with a share in [0, {max(1.0, share):g}], but gave {given!r}."
+        )
     return float(value)

@@ -34,12 +34,12 @@ def markdown_table(rows: Sequence[Row], columns: Sequence[str] | None = None, di
 
 
 def html_table(rows: Sequence[Row], columns: Sequence[str] | None = None, digits: int = 3) -> str:
-    """A `<table>` with every text escaped; arguments as of `markdown_table`."""
+    """A table in a card, every text escaped; arguments as of `markdown_table`."""
     names = _columns(rows, columns)
     numeric = _numeric(rows, names)
 
     def line(tag: str, cells: Sequence[tuple[str, str]]) -> str:
-        marked = (f'<{tag} class="number">' if name in numeric else f"<{tag}>" for name, _ in cells)
+        marked = (f'<{tag} class="num">' if name in numeric else f"<{tag}>" for name, _ in cells)
         return (
             "<tr>"
             + "".join(f"{mark}{escape(text)}</{tag}>" for mark, (_, text) in zip(marked, cells, strict=True))
@@ -47,7 +47,10 @@ def html_table(rows: Sequence[Row], columns: Sequence[str] | None = None, digits
         )
 
     body = [line("td", [(name, format_cell(row.get(name), digits)) for name in names]) for row in rows]
-    return "\n".join(["<table>", line("th", [(name, name) for name in names]), *body, "</table>"])
+    head = line("th", [(name, name) for name in names])
+    return "\n".join(
+        ['<div class="card scroll"><table>', f"<thead>{head}</thead>", "<tbody>", *body, "</tbody></table></div>"]
+    )
 
 
 def rich_table(

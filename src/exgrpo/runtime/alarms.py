@@ -154,7 +154,7 @@ class ReplayMonitor:
         `start_step` and `start_epoch` come by themselves; so do `start_completions`, and `start_size` as long as more is
         stored.
         """
-        if "replay/gate_open" not in values:
+        if "replay/gate_open" not in values or self.run.mixing == "none":
             return None
         run, size = self.run, values.get("replay/size", 0.0)
         more, self._most_stored = size > self._most_stored, max(size, self._most_stored)
@@ -167,14 +167,15 @@ class ReplayMonitor:
     def _is_idle(self, values: Values, reason: str | None, told: bool) -> bool | None:
         """Whether the gate is open and nothing was replayed; None where a coin decided against it.
 
-        With `rescue` nothing replayed is what one hopes for: idle is only a store that is empty.
+        With `rescue` nothing replayed is what one hopes for, and with `prefix` too, where only hard questions get one: idle is
+        only a store that is empty.
         """
         if "replay/gate_open" not in values or "replay/share" not in values:
             return None
         if not values["replay/gate_open"] or values["replay/share"] > 0:
             return False
         mixing = self.run.mixing
-        if mixing == "rescue":
+        if mixing in ("rescue", "prefix"):
             return values["replay/size"] == 0 if "replay/size" in values else None
         if reason is None and (mixing in ("prompt", "coin") or is_by_the_coin(self.run)):
             # no trajectory needed; not in this log

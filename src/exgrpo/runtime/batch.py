@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..experience.trajectory import FINISH_REASONS, RIGHT, FloatArray, Group, IntArray, Trajectory
 from ..objective import without_noise
-from ..replay import ReplayedTrajectory, Rescue, StepPlan
+from ..replay import Prefix, ReplayedTrajectory, Rescue, StepPlan
 from .row_stats import RowStats
 
 NO_LOGP = float("nan")
@@ -80,18 +80,58 @@ class ReplayBatch:
         """Return the stored trajectories among the rows of this process, by local row."""
         return {row - self.offset: choice for row, (choice, _) in self.stored.items() if row in self.rows}
 
+    def prefix_of(self, row: int) -> Prefix | None:
+        """Return what the completion in a global row begins with."""
+        return self.plan.prefixes.get(row // self.num_generations)
+
+    def local_prefixes(self) -> dict[int, list[int]]:
+        """Return the tokens that completions of this process begin with, by local row; those without any are left out."""
+        found = {row - self.offset: self.prefix_of(row) for row in self.rows}
+        return {row: prefix.ids for row, prefix in found.items() if prefix is not None}
+
+    def own_tokens(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Return 1 for each token of the completions of this process that its policy wrote now, 0 for those before it. lengths:
+        of the completions, (b,)."""
+        begun = {row: len(ids) for row, ids in self.local_prefixes().items()}
+        return [[0] * begun.get(row, 0) + [1] * (n - begun.get(row, 0)) for row, n in enumerate(lengths)]
+
     def labels(self) -> list[str]:
-        """Return `replay`, `rescue` or nothing for each row of this process."""
-        return [self.stored[row][1] if row in self.stored else "" for row in self.rows]
+        """Return `replay`, `rescue`, `prefix` or nothing for each row of this process."""
+        return [
+            self.stored[row][1] if row in self.stored else "prefix" if self.prefix_of(row) is not None else ""
+            for row in self.rows
+        ]
 
     def stored_at(self, row: int) -> ReplayedTrajectory | None:
         """Return the stored trajectory in a row, in a group or beside the groups."""
         return self.stored[row][0] if row in self.stored else self.added.get(row)
 
+    def known_at(self, row: int) -> ReplayedTrajectory | None:
+        """Return the stored trajectory that a row holds, or begins inside."""
+        prefix = self.prefix_of(row) if row not in self.added else None
+        return self.stored_at(row) or (prefix.choice if prefix is not None else None)
+
+    @property
+    def rows_to_hold(self) -> set[int]:
+        """A row for each stored trajectory whose tokens its process needs; of a group that begins inside one the first."""
+        k = self.num_generations
+        return self.replayed_rows | {max(row - row % k, row - row % self.size) for row in self.prefixed_rows}
+
     @property
     def replayed_rows(self) -> set[int]:
         """Rows that hold a stored trajectory, of all processes."""
         return {*self.stored, *self.added}
+
+    @property
+    def prefixed_rows(self) -> set[int]:
+        """Rows that go on from a stored success, of all processes."""
+        k = self.num_generations
+        return {row for group in self.plan.prefixes for row in range(group * k, group * k + k)}
+
+    @property
+    def other_rows(self) -> set[int]:
+        """Rows of the groups that are no fresh completions of a bare question, of all processes."""
+        return {*self.stored, *self.prefixed_rows}
 
     def replayed_members(self) -> Tensor:
         """Return which members of the groups are stored ones, (B, K) of bool."""
@@ -120,8 +160,10 @@ class ReplayBatch:
         fresh = [k - len(choices) for choices in plan.replays]
         spreads = [math.nan] * len(fresh) if rewards is None else _deviations(rewards.reshape(-1, k), np.array(fresh))
         rows = zip(plan.questions.tolist(), outcomes, fresh, plan.replayed.tolist(), spreads, strict=True)
+        begun = [plan.prefixes[g].length if g in plan.prefixes else 0 for g in range(len(fresh))]
         return [
-            Group(question, found[:m], replayed, spread) if m else None for question, found, m, replayed, spread in rows
+            Group(question, found[:m], replayed, spread, prefix) if m else None
+            for (question, found, m, replayed, spread), prefix in zip(rows, begun, strict=True)
         ]
 
     def columns(self, lengths: Sequence[int], width: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
@@ -133,8 +175,8 @@ class ReplayBatch:
             device: of all but the numbers of the rows.
 
         Returns:
-            `replay_mask` (b,); `behaviour_logps` (b, T); `policy_mask` (b, T), the tokens that a policy wrote itself, today all
-            of a completion; `generation_row` (b,), the global row.
+            `replay_mask` (b,); `behaviour_logps` (b, T); `policy_mask` (b, T), the tokens that a policy wrote itself, not
+            what a completion begins with; `generation_row` (b,), the global row.
         """
         mask = torch.zeros(self.size, dtype=torch.bool)
         logps = torch.zeros(self.size, width, dtype=torch.float32)
@@ -142,6 +184,8 @@ class ReplayBatch:
             mask[row] = True
             logps[row, : len(choice.trajectory)] = torch.as_tensor(choice.trajectory.behaviour_logps.copy())
         own = torch.arange(width)[None] < torch.tensor(list(lengths))[:, None]
+        for row, ids in self.local_prefixes().items():
+            own[row, : len(ids)] = False
         return {
             "replay_mask": mask.to(device),
             "behaviour_logps": logps.to(device),
@@ -238,7 +282,7 @@ class NewRows:
             Trajectory(
                 question=scored.batch.question_of(row),
                 completion_ids=self.ids[row],
-                behaviour_logps=stats.logps[row],
+                behaviour_logps=_behaviour(scored.batch, row, stats),
                 rewards=rewards[row],
                 step=step,
                 finish_reason=self.finish[row],
@@ -250,6 +294,15 @@ class NewRows:
             )
             for row in sorted(self.ids)
         ]
+
+
+def _behaviour(batch: ReplayBatch, row: int, stats: RowStats) -> FloatArray:
+    """Return the log-probs of the policies that wrote a completion: the stored ones of what it begins with."""
+    logps = stats.logps[row]
+    if (prefix := batch.prefix_of(row)) is None:
+        return logps
+    before = prefix.choice.trajectory.behaviour_logps[: prefix.length]
+    return np.concatenate([before, logps[prefix.length :]])
 
 
 def weighted(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
@@ -270,5 +323,7 @@ def _deviations(rewards: FloatArray, fresh: IntArray) -> list[float]:
     with np.errstate(invalid="ignore"):
         mean = np.where(known, values, 0.0).sum(1) / count
         variance = np.where(known, values - mean[:, None], 0.0) ** 2
-        deviations: list[float] = np.sqrt(variance.sum(1) / count).astype(np.float32).tolist()
-    return deviations
+        deviations = np.sqrt(variance.sum(1) / count)
+    alike = np.where(known, values, -np.inf).max(1) == np.where(known, values, np.inf).min(1)
+    found: list[float] = np.where(alike, 0.0, deviations).astype(np.float32).tolist()  # not what rounding leaves
+    return found

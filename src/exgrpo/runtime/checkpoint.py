@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..replay import StepPlan
+from ..replay import Prefix, StepPlan
 from .batch import ReplayBatch, ScoredBatch
 from .row_stats import RowStats
 
@@ -220,7 +220,9 @@ def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "replays": [[choice.serial for choice in choices] for choices in plan.replays],
         "replayed": plan.replayed.tolist(),
         "added": [choice.serial for choice in plan.added],
-        "counted": [plan.refused, plan.expired, plan.returned],
+        "added_advantages": [choice.advantage for choice in plan.added],
+        "counted": [plan.refused, plan.expired, plan.returned, plan.skipped],
+        "prefixes": [[group, prefix.choice.serial, prefix.length] for group, prefix in plan.prefixes.items()],
         "num_generations": batch.num_generations,
         "offset": batch.offset,
         "size": batch.size,
@@ -249,7 +251,8 @@ def serials_in(folder: Path, rank: int) -> set[int]:
     """
     with _opened(_block_path(folder, rank)) as (_, whole):
         about = whole["generation"]
-    return {s for group in about["replays"] for s in group} | {s for _, s, _ in about["stored"]} | {*about["added"]}
+    in_groups = {s for group in about["replays"] for s in group} | {s for _, s, _ in about["stored"]}
+    return in_groups | {*about["added"]} | {s for _, s, _ in about.get("prefixes", ())}
 
 
 def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device | str = "cpu") -> SavedStep:
@@ -258,10 +261,14 @@ def unpacked(saved: SavedBlock, choices: Mapping[int, Any], device: torch.device
     assert about is not None
     replays = tuple(tuple(choices[serial] for serial in group) for group in about["replays"])
     added = tuple(choices[serial] for serial in about["added"])
+    given = about.get("added_advantages") or [choice.trajectory.advantage for choice in added]
+    added = tuple(replace(choice, advantage=advantage) for choice, advantage in zip(added, given, strict=True))
+    prefixes = {group: Prefix(choices[serial], length) for group, serial, length in about.get("prefixes", ())}
     plan = StepPlan(
         about["generation"], about["step"], arrays["questions"].numpy(), replays, np.array(about["replayed"], bool), added,
         about["refilled"], about["idle"], *about["counted"],
     )  # fmt: skip
+    plan = replace(plan, prefixes=prefixes)
     stored = {row: (choices[serial], stage) for row, serial, stage in about["stored"]}
     laid_out = ReplayBatch.of_plan(plan, about["num_generations"], about["offset"], about["size"])
     batch = replace(laid_out, stored=stored)

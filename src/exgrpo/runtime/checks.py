@@ -57,6 +57,24 @@ def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, comp
         logger.warning("Beyond the context that the model was made for: %s", text)
 
 
+def check_prefix_room(lengths: IntArray, positions: int | None, completion: int) -> None:
+    """Refuse prefixes where what is generated behind them, before it is cut, can leave a table of positions.
+
+    Args:
+        lengths: of the prompt of each question, in tokens, (Q,).
+        positions: of a model with none beyond the last; None where they have no end.
+        completion: tokens that a completion may have, what it begins with among them.
+    """
+    needed = int(lengths.max()) + 2 * completion - 1
+    if positions is not None and needed > positions:
+        raise ConfigurationError(
+            f"mixing='prefix' generates up to max_completion_length={completion} tokens behind the prompt and what a "
+            f"completion begins with, and then cuts it: up to {needed} positions, but the model has {positions} and none "
+            f"beyond. Set max_completion_length to at most {(positions - int(lengths.max()) + 1) // 2}, or take a model with "
+            "rotary positions."
+        )
+
+
 def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) -> None:
     """Refuse prompts of a generation that do not fit, where no table of all questions was made."""
     longest = max(map(len, prompt_ids), default=0)

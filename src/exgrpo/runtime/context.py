@@ -90,6 +90,7 @@ class RunContext:
         decode: token ids -> texts.
         bounds: what token ids and rewards must fit into.
         columns_read: columns of the data that the run depends on; None where that cannot be told.
+        longest_prefix: trajectories -> how many of their first tokens a group may begin with.
         importance_level: `token`, or `sequence` where the ratio of a completion is one.
     """
 
@@ -118,4 +119,5 @@ class RunContext:
     decode: Decoder
     bounds: Callable[[], Bounds]
     columns_read: Callable[[], frozenset[str] | None]
+    longest_prefix: Callable[[Sequence[Trajectory]], Sequence[int]]
     importance_level: str = "token"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-PREFIXES = ("fresh/", "replay/")
+PREFIXES = ("fresh/", "replay/", "prefix/")
 FILE_NAME = "metrics.jsonl"
 """Beside the experience log: what was logged, a line each time."""
 SHOWN = ("basic", "all")
@@ -64,6 +64,12 @@ METRICS: Mapping[str, Metric] = {
         state=True,
     ),
     "fresh/refilled": Metric("questions", "retired ones that filled up the batch", basic=True, rare=True),
+    "fresh/skipped": Metric(
+        "questions",
+        "left out of the fresh stream, since their latest groups had no variance (`skip`)",
+        basic=True,
+        rare=True,
+    ),
     "fresh/rows_skipped": Metric(
         "share of rows",
         "of a micro-batch, left out of the loss since their advantage is 0 (`skip_rows`); entropies cover the others",
@@ -115,6 +121,14 @@ METRICS: Mapping[str, Metric] = {
     ),
     "replay/uses_max": Metric("replays", "the most of them"),
     "replay/first_use_share": Metric("share", "of them, those that were replayed for the first time"),
+    "prefix/share": Metric(
+        "share of groups", "that begin with the first tokens of a stored success (`prefix` mixing)", basic=True
+    ),
+    "prefix/pass_at_1": Metric(
+        "share", "right among their scorable completions, which no metric under `fresh/` counts", basic=True
+    ),
+    "prefix/length_mean": Metric("tokens", "mean length of what they begin with", basic=True),
+    "prefix/fraction": Metric("share", "mean of that length over the length of the stored success"),
     "replay/unsolved": Metric("questions", "replayable, bucket 0: the latest fresh group had no success", state=True),
     "replay/hard": Metric("questions", "replayable, accuracy in (0, 25] %", state=True),
     "replay/medium": Metric("questions", "replayable, accuracy in (25, 75) %", state=True),

@@ -1,6 +1,7 @@
 """Compute what is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
 
     Args:
         outcomes: (B, K), before any rescue.
-        stored: global rows of planned replays.
+        stored: global rows of planned replays, and of completions that go on from a stored one.
     """
     fresh = np.ones(outcomes.shape, bool)
     fresh.flat[list(stored)] = False
@@ -39,6 +40,24 @@ def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
     return metrics
 
 
+def prefix_metrics(batch: ReplayBatch, outcomes: np.ndarray) -> dict[str, float]:
+    """Measure groups that go on from a stored success. outcomes: (B, K)."""
+    prefixes = batch.plan.prefixes
+    if not prefixes:
+        return {}
+    own = outcomes[sorted(prefixes)]
+    lengths = np.array([prefix.length for prefix in prefixes.values()])
+    tokens = np.array([len(prefix.choice.trajectory) for prefix in prefixes.values()])
+    metrics = {
+        "prefix/share": len(prefixes) / len(outcomes),
+        "prefix/length_mean": float(lengths.mean()),
+        "prefix/fraction": float((lengths / tokens).mean()),
+    }
+    if scorable := int((own != UNSCORABLE).sum()):
+        metrics["prefix/pass_at_1"] = float((own == RIGHT).sum() / scorable)
+    return metrics
+
+
 def batch_metrics(batch: ReplayBatch) -> dict[str, float]:
     """Say of what an iteration's batch was made, rescues included. Ages in optimizer steps; uses before this one.
 
@@ -46,14 +65,17 @@ def batch_metrics(batch: ReplayBatch) -> dict[str, float]:
     """
     plan = batch.plan
     choices = [choice for row in sorted(batch.replayed_rows) if (choice := batch.stored_at(row)) is not None]
+    injected = len(choices)
+    choices += [prefix.choice for prefix in plan.prefixes.values()]
     rescued = sum(stage == "rescue" for _, stage in batch.stored.values())
     metrics = {
         "replay/share": (plan.num_replayed + rescued) / len(plan.questions),
-        "replay/injected": float(len(choices)),
+        "replay/injected": float(injected),
         "replay/refused": float(plan.refused),
         "replay/expired": float(plan.expired),
         "replay/returned": float(plan.returned),
         "fresh/refilled": float(plan.refilled),
+        "fresh/skipped": float(plan.skipped),
     }
     if choices:
         ages = np.array([plan.step - choice.trajectory.step for choice in choices])
@@ -117,7 +139,7 @@ def pool_metrics(planner: ReplayPlanner) -> dict[str, float]:
     return metrics
 
 
-def loss_metrics(stats: RowStats, stored: set[int]) -> dict[str, float]:
+def loss_metrics(stats: RowStats, stored: set[int], prefixed: Collection[int] = ()) -> dict[str, float]:
     """Say what the forwards of an iteration revealed: entropies of fresh and replayed apart, and the replay ratio.
 
     `replay/ratio_mean` is the token mean of w; `replay/ess` is (sum w)^2 / (n sum w^2) over tokens, in (0, 1];
@@ -129,7 +151,7 @@ def loss_metrics(stats: RowStats, stored: set[int]) -> dict[str, float]:
     metrics = {}
     known = stats.table[stats.table["tokens"] > 0]
     is_stored, needed = np.isin(known["row"], list(stored)), ~known["filler"]
-    fresh = ~is_stored & (needed if needed.any() else True)
+    fresh = ~is_stored & ~np.isin(known["row"], list(prefixed)) & (needed if needed.any() else True)
     for name, rows in (("fresh/entropy", known[fresh]), ("replay/entropy", known[is_stored & needed])):
         if len(rows):
             metrics[name] = float((rows["entropy"] * rows["tokens"]).sum() / rows["tokens"].sum())

@@ -49,6 +49,10 @@ class QuestionTable:
         formatted = dataset.format["type"]
         self._plain = dataset if formatted in (None, "custom") else dataset.with_format(None)
         self._fetches_rows_at_once = formatted is None
+        self._has_transform = formatted == "custom"
+        self._latest: dict[
+            int, dict[str, Any] | None
+        ] = {}  # questions of the latest batch, with their rows once needed
         numbers: dict[str, int] = {}
         question_of_row: list[int] = []
         row_of_question: list[int] = []
@@ -85,6 +89,8 @@ class QuestionTable:
         """Return a dataset row for each question, with values of its own also where one comes twice: a reward function may
         change what it is given."""
         rows = self.row_of_question[np.asarray(questions, np.int64)].tolist()
+        if len(rows) > 1:
+            self._latest = dict.fromkeys(map(int, questions))
         if not self._fetches_rows_at_once:
             return [self._dataset[row] for row in rows]
         columns = self._dataset[rows]
@@ -100,7 +106,7 @@ class QuestionTable:
 
     def facts(self, question: int) -> QuestionFacts:
         """Return what the experience log says of a question."""
-        row = self._plain[int(self.row_of_question[question])]
+        row = self._plain_row(question)
         others = {name: value for name, value in row.items() if name not in NOT_SEEN_BY_REWARDS}
         prompt = row["prompt"]
         return QuestionFacts(
@@ -110,6 +116,21 @@ class QuestionTable:
             columns=_as_json(others),
             problem_type=str(row["problem_type"]) if row.get("problem_type") is not None else None,
         )
+
+    def _plain_row(self, question: int) -> dict[str, Any]:
+        """Return the first row of a question; those of the latest batch are read together, in a tenth of the time."""
+        if self._has_transform or question not in self._latest:
+            row: dict[str, Any] = self._plain[int(self.row_of_question[question])]
+            return row
+        if self._latest[question] is None:
+            columns = self._plain[self.row_of_question[list(self._latest)].tolist()]
+            values = zip(*columns.values(), strict=True)
+            self._latest = {
+                one: dict(zip(columns, row, strict=True)) for one, row in zip(self._latest, values, strict=True)
+            }
+        found = self._latest[question]
+        assert found is not None
+        return found
 
     def _prompt_ids(self, question: int) -> tuple[int, ...]:
         """Return the token ids of a question's prompt."""

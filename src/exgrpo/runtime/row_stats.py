@@ -79,12 +79,12 @@ class RowStats:
         self.table["entropy"][places[new]], self.table["tokens"][places[new]] = means[new], tokens[new]
         self.table["entropy_step"][places[new]] = step
 
-    def add_scores(self, row: int, scores: PolicyStats) -> None:
-        """Write down how a stored trajectory looks to the policy that is trained."""
-        place = int(self.places([row])[0])
-        if np.isnan(self.table["nll"][place]) and not self.table["filler"][place]:
-            for name in SCORES:
-                self.table[name][place] = getattr(scores, name)
+    def add_scores(self, rows: Sequence[int] | IntArray, scores: Sequence[PolicyStats]) -> None:
+        """Write down how stored trajectories look to the policy that is trained, (n,)."""
+        places = self.places(rows)
+        new = np.isnan(self.table["nll"][places]) & ~self.table["filler"][places]
+        for name in SCORES:
+            self.table[name][places[new]] = np.array([getattr(one, name) for one in scores])[new]
 
     def add_ratios(self, rows: Sequence[int] | IntArray, values: Mapping[str, NDArray[Any]]) -> None:
         """Write down the replay ratios of stored rows: each of `RATIOS`, `ratio_tokens` and `clamped`, (n,)."""

@@ -29,11 +29,11 @@ def check_run_options(options: Any) -> None:
         raise ConfigurationError(
             f"replay_metrics must be one of {', '.join(map(repr, SHOWN))}, but is {options.replay_metrics!r}."
         )
-    if options.experience_from is not None and (not replay.active or not options.keeps_log):
-        why = "nothing is replayed" if not replay.active else "experience_log='none'"
+    if options.experience_from is not None and (not replay.replays or not options.keeps_log):
+        why = "nothing is replayed" if not replay.replays else "experience_log='none'"
         raise ConfigurationError(
             f"experience_from={options.experience_from!r} has no effect where {why}. Remove it, or "
-            + ("choose a preset with replay." if not replay.active else "leave experience_log at its default.")
+            + ("choose a preset with replay." if not replay.replays else "leave experience_log at its default.")
         )
     if options.keep_retired and options.experience_from is None:
         raise ConfigurationError(

@@ -29,6 +29,7 @@ from ..log.connection import WriterLock, put_in_place, usable
 from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
+from .behaviour import check_behaviour, unknown_in_log, without_behaviour
 from .checkpoint import CheckpointFacts, SavedStep, how_to_take_weights, load_block, serials_in, unpacked
 from .comm import Comm
 from .context import RunContext
@@ -109,8 +110,9 @@ class ExperienceSession:
         context, table = self.context, self.context.questions
         stream = FreshStream(table.permutations(context.seed, context.shuffle), len(table))
         return ReplayPlanner(
-            context.config, stream, context.num_generations, context.seed, self._store(), self.tell, context.types
-        )
+            context.config, stream, context.num_generations, context.seed, self._store(), self.tell, context.types,
+            context.longest_prefix,
+        )  # fmt: skip
 
     def _store(self) -> TrajectoryStore:
         inner: TrajectoryStore | None = None
@@ -269,8 +271,11 @@ class ExperienceSession:
                 self.log.path,
                 str(self.log.path),
             )
+        path = self.context.experience_from
+        if path is not None:
+            check_behaviour(self.context.config, self.context.objective, without_behaviour(path), path)
         self.log.begin(origin, None, self._step)
-        if (path := self.context.experience_from) is not None:
+        if path is not None:
             with open_source(path) as source:
                 self._inherit(planner, origin, source, self.context.keep_retired)
 
@@ -298,6 +303,7 @@ class ExperienceSession:
         position = Position(**facts.log)
         reader, step = self.log.reader, self._step
         reader.lineage(position)  # is it there?
+        check_behaviour(self.context.config, self.context.objective, unknown_in_log(reader), str(reader.path))
         before = reader.origin_of(position.branch)
         changed = before.differences(origin)
         if before.questions != origin.questions and "tokenizer" not in changed and "chat template" not in changed:

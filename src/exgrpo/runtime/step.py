@@ -18,7 +18,7 @@ from ..experience.events import Event
 from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import RIGHT, UNSCORABLE, FloatArray, Group, IntArray
 from ..objective import are_alike, group_advantages, weight_positive
-from ..objective.stats import RatioStats, effective_sample_size
+from ..objective.stats import RatioStats
 from ..replay import ReplayPlanner
 from .batch import NewRows, ReplayBatch, ScoredBatch, weighted
 from .checkpoint import SavedStep
@@ -26,11 +26,14 @@ from .comm import Arrays, Comm
 from .context import RunContext
 from .encoder import EmbeddingAhead
 from .following import follow, told
-from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, push_metrics
+from .metrics import batch_metrics, fresh_metrics, loss_metrics, pool_metrics, prefix_metrics, push_metrics
 from .row_stats import SCORES, RowStats
 from .session import ExperienceSession
 from .shared_store import hold
 from .timing import Stopwatch
+
+GONE = -1
+"""In place of the slot of a trajectory that has left."""
 
 
 class Stage(IntEnum):
@@ -96,13 +99,13 @@ class ReplayStep:
         plan = self._planner.plan(batch_size, step, epoch, self._context.score)
         self.batch = ReplayBatch.of_plan(plan, k, self._comm.rank * size, size)
         self.stats = RowStats([*self.batch.rows, *sorted(self.batch.added)])
-        self._hold(self.batch.replayed_rows)
+        self._hold(self.batch.rows_to_hold)
         return self.batch
 
     def _hold(self, rows: Iterable[int]) -> None:
         """Bring the tokens of stored rows to the processes that compute them."""
         numbers = sorted(rows)
-        stored = [choice.trajectory for row in numbers if (choice := self.batch.stored_at(row)) is not None]
+        stored = [choice.trajectory for row in numbers if (choice := self.batch.known_at(row)) is not None]
         hold(self._comm, stored, self.batch.holders(numbers, self._comm.world_size))
 
     def score(
@@ -120,7 +123,7 @@ class ReplayStep:
         fresh = weighted(rewards, context.reward_weights, k)
         outcomes = context.correctness.outcomes(rewards, k)
         groups = batch.groups(outcomes, fresh.float().cpu().numpy())
-        self.metrics = fresh_metrics(outcomes, set(batch.stored))
+        self.metrics = fresh_metrics(outcomes, batch.other_rows) | prefix_metrics(batch, outcomes)
         planned = set(batch.stored)
         self.batch = batch = batch.with_rescues(planner.rescue(batch.plan, outcomes, context.score))
         self._hold(batch.stored.keys() - planned)
@@ -209,18 +212,19 @@ class ReplayStep:
             self.stats.add_fillers(fillers)
         if ratios is not None:
             self._record_ratios(rows, stored, ratios)
-        values = None if logps is None else _tensor(logps)
+        values = None if logps is None else _tensor(logps).float().cpu().numpy()
         if values is not None and entropies is not None:
-            for place, (row, choice) in enumerate(zip(rows, stored, strict=True)):
-                if choice is not None:
-                    t = choice.trajectory
-                    now = values[place, : len(t)].float().cpu().numpy()
-                    self.stats.add_scores(row, PolicyStats.of_tokens(now, t.behaviour_logps))
+            seen = {
+                place: PolicyStats.of_tokens(values[place, : len(one.trajectory)], one.trajectory.behaviour_logps)
+                for place, one in enumerate(stored)
+                if one is not None
+            }
+            self.stats.add_scores([rows[place] for place in seen], list(seen.values()))
         if values is not None:
             for place, row in enumerate(rows):
                 if row in self.scored.to_admit and row not in self.stats.logps:
                     length = len(self.scored.completion_ids[row - self.batch.offset])
-                    self.stats.add_logps(row, values[place, :length].float().cpu().numpy())
+                    self.stats.add_logps(row, values[place, :length].copy())
         if entropies is not None and mask is not None:
             own = _tensor(mask)
             tokens = own.sum(1)
@@ -260,7 +264,7 @@ class ReplayStep:
         with told(planner) as events:
             self._update(stats)
             planner.learned(plan, trained(self.batch, stats))
-            metrics = loss_metrics(stats, self.batch.replayed_rows)
+            metrics = loss_metrics(stats, self.batch.replayed_rows, self.batch.prefixed_rows)
             metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
             groups = self.scored.groups if self._embedding is not None else ()
             metrics["replay/admitted"] = float(planner.admit(new.trajectories(self.scored, stats), groups))
@@ -279,13 +283,17 @@ class ReplayStep:
 
     def _update(self, stats: RowStats) -> None:
         """Remember how stored trajectories look to the policy that is trained."""
-        buffer = self._planner.buffer
-        for record in stats.table[(stats.table["entropy_step"] >= 0) & ~np.isnan(stats.table["nll"])]:
-            if (choice := self.batch.stored_at(int(record["row"]))) is None:
-                continue
-            if (slot := buffer.find(choice.trajectory.question, choice.serial)) is not None:
-                scores = {name: float(record[name]) for name in ("entropy", *SCORES)}
-                buffer.measured([slot], [PolicyStats(**scores)], int(record["entropy_step"]))
+        buffer, slots = self._planner.buffer, []
+        records = stats.table[(stats.table["entropy_step"] >= 0) & ~np.isnan(stats.table["nll"])]
+        for row in records["row"].tolist():
+            choice = self.batch.stored_at(row)
+            slot = None if choice is None else buffer.find(choice.trajectory.question, choice.serial)
+            slots.append(GONE if slot is None else slot)
+        for step in np.unique(records["entropy_step"]).tolist():
+            these = np.flatnonzero((records["entropy_step"] == step) & (np.array(slots) != GONE))
+            columns = zip(*(records[name][these].tolist() for name in ("entropy", *SCORES)), strict=True)
+            if these.size:
+                buffer.measured([slots[one] for one in these], [PolicyStats(*scores) for scores in columns], step)
 
     def abandon(self) -> None:
         """Give the iteration up before it is learned from: its fresh questions come first in the next."""
@@ -302,7 +310,7 @@ class ReplayStep:
         """Go on with an iteration that a checkpoint holds."""
         self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
         self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
-        self._hold(self.batch.replayed_rows)
+        self._hold(self.batch.rows_to_hold)
         self._embed()
 
     def _check(self, stage: Stage) -> None:
@@ -325,12 +333,11 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 def trained(batch: ReplayBatch, stats: RowStats) -> list[tuple[int, int, float, float]]:
     """Return of each stored trajectory that was learned from its question and serial, mean log-ratio, and effective sample
     size."""
-    found = []
-    for record in stats.table[stats.table["ratio_tokens"] > 0]:
-        if (choice := batch.stored_at(int(record["row"]))) is not None:
-            sums = (float(record[name]) for name in ("log_sum", "log_sum_squares", "ratio_tokens"))
-            ess = effective_sample_size(*(torch.tensor([v], dtype=torch.float64) for v in sums))
-            found.append((choice.trajectory.question, choice.serial, float(record["log_ratio"]), ess))
+    found, records = [], stats.table[stats.table["ratio_tokens"] > 0]
+    ess = np.exp(2 * records["log_sum"] - records["log_sum_squares"]) / records["ratio_tokens"]
+    for row, log_ratio, size in zip(records["row"].tolist(), records["log_ratio"].tolist(), ess.tolist(), strict=True):
+        if (choice := batch.stored_at(row)) is not None:
+            found.append((choice.trajectory.question, choice.serial, log_ratio, size))
     return found
 
 

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,21 @@ ANSWER_COLUMNS = (
     ("answer", "final_answer", "ground_truth", "expected_answer", "answerkey", "target", "label"),
     ("solution", "response", "output"),  # looked at only if none of the first kind exists
 )
+COMPLETION_COLUMNS = (
+    "completion",
+    "completions",
+    "response",
+    "responses",
+    "generation",
+    "generations",
+    "output",
+    "trace",
+)
+KINDS: Mapping[str, Sequence[Sequence[str]]] = {
+    "question": (QUESTION_COLUMNS,),
+    "answer": ANSWER_COLUMNS,
+    "completion": (COMPLETION_COLUMNS,),
+}
 VERL_ANSWER = "reward_model.ground_truth"
 PLACEHOLDER = "{question}"
 
@@ -65,16 +81,15 @@ def load_questions(
         DatasetError: nothing found, columns missing or ambiguous, a row without question or answer (with its number).
         ConfigurationError: options that contradict each other. MissingExtraError: `datasets` is not installed.
     """
-    _check_options(prompt_template, system_prompt, conversational, limit, keep_columns)
+    _check_options(limit, keep_columns)
+    form = PromptForm(prompt_template, system_prompt, conversational)
     datasets = _import_datasets()
     rows, places = read_rows(fspath(source), split, config_name, limit)
     if not rows:
         raise DatasetError(f"{source}: there are no rows.")
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    if answer_column is None and _is_of_verl(rows[0]) and not set(ANSWER_COLUMNS[0][:4]) & {c.lower() for c in columns}:
-        answer_column = VERL_ANSWER
-    question = _find_column("question", question_column, (QUESTION_COLUMNS,), columns, source)
-    answer = _find_column("answer", answer_column, ANSWER_COLUMNS, columns, source)
+    columns = columns_of(rows)
+    question = find_column("question", question_column, rows, source)
+    answer = find_column("answer", answer_column, rows, source)
     for name in (question, answer):
         if name not in columns and all(_value(row, name) is None for row in rows):
             outer = name.rpartition(".")[0]
@@ -98,27 +113,10 @@ def load_questions(
         rows = [row for row, keep in zip(rows, complete, strict=True) if keep]
         places = [place for place, keep in zip(places, complete, strict=True) if keep]
 
-    def prompt_of(value: Any, place: str) -> Any:
-        *before, text = _messages(value, question, place)
-        text = text if prompt_template is None else prompt_template.replace(PLACEHOLDER, text)
-        if before and not conversational:
-            raise DatasetError(
-                f"{place}: column {question!r} holds {len(before) + 1} messages. Set `conversational`, so that they are taken "
-                "as they are (for chat models)."
-            )
-        if before and system_prompt is not None:
-            raise DatasetError(
-                f"{place}: column {question!r} holds messages before the question already. Remove `system_prompt`."
-            )
-        if not conversational:
-            return text
-        system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-        return [*system, *before, {"role": "user", "content": text}]
-
     located = list(zip(rows, places, strict=True))
     result: dict[str, list[Any]] = {
-        "prompt": [prompt_of(_value(row, question), place) for row, place in located],
-        "answer": [_answer_text(_value(row, answer), answer, place) for row, place in located],
+        "prompt": [form.prompt(row, question, place) for row, place in located],
+        "answer": [answer_of(row, answer, place) for row, place in located],
     }
     result |= {name: [row.get(name) for row in rows] for name in keep_columns if name not in result}
     try:
@@ -129,15 +127,48 @@ def load_questions(
         ) from error
 
 
-def _check_options(
-    template: str | None, system: str | None, conversational: bool, limit: int | None, keep: Sequence[str]
-) -> None:
-    if template is not None and PLACEHOLDER not in template:
-        raise ConfigurationError(f"`prompt_template` must contain {PLACEHOLDER}, got {template!r}.")
-    if system is not None and not conversational:
-        raise ConfigurationError(
-            "`system_prompt` needs `conversational=True`; put the text into `prompt_template` for plain prompts."
-        )
+@dataclass(frozen=True)
+class PromptForm:
+    """How questions become prompts.
+
+    Args:
+        template: text with `{question}`.
+        system: first message of a conversational prompt.
+        conversational: whether a prompt is a list of messages.
+    """
+
+    template: str | None = None
+    system: str | None = None
+    conversational: bool = False
+
+    def __post_init__(self) -> None:
+        if self.template is not None and PLACEHOLDER not in self.template:
+            raise ConfigurationError(f"`prompt_template` must contain {PLACEHOLDER}, got {self.template!r}.")
+        if self.system is not None and not self.conversational:
+            raise ConfigurationError(
+                "`system_prompt` needs `conversational=True`; put the text into `prompt_template` for plain prompts."
+            )
+
+    def prompt(self, row: Row, column: str, place: str) -> Any:
+        """The prompt of a row; raise DatasetError, with the place, where the column holds no question."""
+        *before, text = _messages(_value(row, column), column, place)
+        text = text if self.template is None else self.template.replace(PLACEHOLDER, text)
+        if before and not self.conversational:
+            raise DatasetError(
+                f"{place}: column {column!r} holds {len(before) + 1} messages. Set `conversational`, so that they are taken "
+                "as they are (for chat models)."
+            )
+        if before and self.system is not None:
+            raise DatasetError(
+                f"{place}: column {column!r} holds messages before the question already. Remove `system_prompt`."
+            )
+        if not self.conversational:
+            return text
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, *before, {"role": "user", "content": text}]
+
+
+def _check_options(limit: int | None, keep: Sequence[str]) -> None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ConfigurationError(f"`limit` must be a positive integer or None, got {limit!r}.")
     if isinstance(keep, str):
@@ -155,9 +186,20 @@ def _import_datasets() -> Any:
 # --- columns and values -----------------------------------------------------------------------------------------------
 
 
-def _find_column(
-    role: str, given: str | None, kinds: Iterable[Sequence[str]], columns: Sequence[str], source: Any
-) -> str:
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """All names of columns, in the order of their first row."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def find_column(role: str, given: str | None, rows: Sequence[Row], source: Any) -> str:
+    """The column that holds the question, the answer or the completion: the one given, or found by its name.
+
+    Raises:
+        DatasetError: there is none, or several could be meant.
+    """
+    columns, kinds = columns_of(rows), KINDS[role]
+    if role == "answer" and given is None and _is_of_verl(rows[0]):
+        given = None if set(ANSWER_COLUMNS[0][:4]) & {c.lower() for c in columns} else VERL_ANSWER
     if given is not None:
         if given not in columns and given.partition(".")[0] not in columns:
             raise DatasetError(
@@ -210,7 +252,9 @@ def _messages(value: Any, column: str, place: str) -> list[Any]:
     raise DatasetError(_bad(value, column, place, "a question", wanted))
 
 
-def _answer_text(value: Any, column: str, place: str) -> str:
+def answer_of(row: Row, column: str, place: str) -> str:
+    """The answer of a row as text; raise DatasetError, with the place, where the column holds none."""
+    value = _value(row, column)
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) > 1 and all(isinstance(item, str | int | float) for item in value):
             joined = ", ".join(map(str, value))

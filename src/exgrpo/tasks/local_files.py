@@ -66,6 +66,11 @@ def _splits_in(name: str) -> set[str]:
     return {split for split, names in SPLIT_NAMES.items() if any(word in names for word in words)}
 
 
+def is_data(path: str) -> bool:
+    """Whether a path ends as a file that can be read here."""
+    return _suffix(Path(path)) in _READERS
+
+
 def _suffix(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     return "".join(suffixes) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])

@@ -44,6 +44,10 @@ NOT_IN_GENERATION: dict[str, tuple[Any, str]] = {
     "return_dict_in_generate": (False, "the trainer takes token ids alone. Leave it out"),
 }
 """Names in `generation_kwargs` with the one value that they may have, and why no other."""
+HOST_DEFAULTS = {
+    name: GRPOConfig.__dataclass_fields__[name].default for preset in PRESETS.values() for name in preset.host
+}
+"""Options of the host that a preset may set, with the host's defaults."""
 METHOD_DEFAULTS = {"loss_type": "dr_grpo", "scale_rewards": "none", "disable_dropout": True, "skip_rows": None}
 """Options of the trainer whose default is the method's, or ours, unless `keep_trl_defaults`."""
 TRL_DEFAULTS = {f.name: f.default for f in fields(GRPOConfig) if f.name in METHOD_DEFAULTS} | {"skip_rows": False}
@@ -110,6 +114,15 @@ class ExGRPOConfig(GRPOConfig):
         },
     )
 
+    num_iterations: int | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={
+            "default": 1,
+            "help": "TRL's: optimizer updates that each batch is learned from. Default: that of the preset (two-updates: 2), "
+            "else TRL's 1.",
+        },
+    )
+
     preset: str = field(
         default="exgrpo",
         metadata={"help": f"Named recipe that fills every option not given: {', '.join(PRESETS)}."},
@@ -122,6 +135,13 @@ class ExGRPOConfig(GRPOConfig):
     on_policy_start: float | None = _core("on_policy_start")
     on_policy_step: float | None = _core("on_policy_step")
     on_policy_floor: float | None = _core("on_policy_floor")
+    prefix_length: str | None = _core("prefix_length")
+    prefix_range: list[float] | None = _core("prefix_range")  # noqa: RUF009
+    prefix_steps: int | None = _core("prefix_steps")
+    prefix_aim: float | None = _core("prefix_aim")
+    prefix_max_accuracy: float | None = _core("prefix_max_accuracy")
+    prefix_before_answer: bool | None = _core("prefix_before_answer")
+    admit_prefixed: bool | None = _core("admit_prefixed")
     question_choice: str | None = _core("question_choice")
     mu: float | None = _core("mu")
     sigma: float | None = _core("sigma")
@@ -138,6 +158,8 @@ class ExGRPOConfig(GRPOConfig):
     entropy_refresh: str | None = _core("entropy_refresh")
     max_entropy_age: int | None = _core("max_entropy_age")
     entropy_candidates: int | None = _core("entropy_candidates")
+    age_decay: float | None = _core("age_decay")
+    advantage: str | None = _core("advantage")
     start_pass_at_1: float | None = _core("start_pass_at_1")
     start_completions: int | None = _core("start_completions")
     start_step: int | None = _core("start_step")
@@ -160,10 +182,18 @@ class ExGRPOConfig(GRPOConfig):
     eviction: str | None = _core("eviction")
     store_truncated: bool | None = _core("store_truncated")
     logp_dtype: str | None = _core("logp_dtype")
+    skip: str | None = _core("skip")
+    skip_explore: float | None = _core("skip_explore")
+    skip_floor_solved: float | None = _core("skip_floor_solved")
+    skip_floor_hopeless: float | None = _core("skip_floor_hopeless")
+    retest_passes: int | None = _core("retest_passes")
     correction: str | None = _core("correction")
     shaping_beta: float | None = _core("shaping_beta")
     truncation: float | None = _core("truncation")
     likelihood_clamp: float | None = _core("likelihood_clamp")
+    moment_limit: float | None = _core("moment_limit")
+    asymmetry: float | None = _core("asymmetry")
+    veto_ratio: float | None = _core("veto_ratio")
     clip_fresh: bool | None = _core("clip_fresh")
     baseline: str | None = _core("baseline")
     positive_weight: float | None = _core("positive_weight")
@@ -257,6 +287,8 @@ class ExGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        self.preset = preset_name(self.preset)
+        self._fill_in_host_options()
         if self.resolved_preset is not None and self.steps_per_generation is not None:
             self.generation_batch_size = None  # a copy: the host derives it again from the steps that it had derived
         for name, value in (TRL_DEFAULTS if self.keep_trl_defaults else METHOD_DEFAULTS).items():
@@ -273,7 +305,6 @@ class ExGRPOConfig(GRPOConfig):
                 name: None if (tuple(value) if isinstance(value, list) else value) == filled[name] else value
                 for name, value in given.items()
             }
-        self.preset = preset_name(self.preset)
         replay, objective = resolve(self.preset, **given)
         for core in (replay, objective):
             for f in fields(core):
@@ -285,6 +316,14 @@ class ExGRPOConfig(GRPOConfig):
         self._refuse_what_generation_cannot()
         if replay.active:
             self._refuse_what_replay_cannot()
+
+    def _fill_in_host_options(self) -> None:
+        """Host options that presets may set: not given means the preset's value, else the host's."""
+        before = PRESETS[self.resolved_preset].host if self.resolved_preset is not None else None
+        for name, default in HOST_DEFAULTS.items():
+            is_filled = before is not None and getattr(self, name) == before.get(name, default)
+            if is_filled or getattr(self, name) is None:
+                setattr(self, name, PRESETS[self.preset].host.get(name, default))
 
     own_trainer = False
     """Whether an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
@@ -394,7 +433,9 @@ class ExGRPOConfig(GRPOConfig):
                 "top_entropy_quantile=1.0",
             ),
             (
-                bool(self.mask_truncated_completions) and (self.mixing == "rescue" or bool(self.store_truncated)),
+                bool(self.mask_truncated_completions)
+                and self.mixing not in ("prefix", "none")
+                and (self.mixing == "rescue" or bool(self.store_truncated)),
                 "mask_truncated_completions=True",
                 "a stored completion that was cut at the length limit would be replayed and masked out",
                 "mask_truncated_completions=False" + ("" if self.mixing == "rescue" else ", or store_truncated=False"),
@@ -417,6 +458,6 @@ class ExGRPOConfig(GRPOConfig):
         for refused, what, why, instead in refusals:
             if refused:
                 raise ConfigurationError(
-                    f"{what} cannot be combined with replay (preset={self.preset!r}, mixing={self.mixing!r}): {why}. "
-                    f"Set {instead}, or preset='on-policy' to train without replay."
+                    f"{what} cannot be combined with replay (preset={self.preset!r}, mixing={self.mixing!r}, "
+                    f"skip={self.skip!r}): {why}. Set {instead}, or preset='on-policy' to train without replay."
                 )

@@ -118,10 +118,12 @@ class Share:
     Args:
         rows: their global rows.
         trajectories: theirs, and repetitions of the first to fill up.
+        advantages: of these.
     """
 
     rows: list[int]
     trajectories: list[Trajectory]
+    advantages: list[float]
 
 
 def share_of(step: ReplayStep, part: int, parts: int) -> Share | None:
@@ -135,7 +137,8 @@ def share_of(step: ReplayStep, part: int, parts: int) -> Share | None:
     if not rows:
         return None
     mine, size = rows[part::parts], -(-len(rows) // parts)
-    return Share(mine, [added[row].trajectory for row in [*mine, *[rows[0]] * (size - len(mine))]])
+    chosen = [added[row] for row in [*mine, *[rows[0]] * (size - len(mine))]]
+    return Share(mine, [one.trajectory for one in chosen], [one.advantage for one in chosen])
 
 
 def added_term(
@@ -143,8 +146,8 @@ def added_term(
 ) -> Tensor | None:
     """Return the term of this micro-batch's added trajectories, with the weight that a fresh token has; None without any.
 
-    The batch that the host learns from is untouched, its metrics and its normaliser with it. The advantages are those of the
-    groups that the trajectories came from.
+    The batch that the host learns from is untouched, its metrics and its normaliser with it. The advantages are as the option
+    `advantage` says.
     """
     accelerator, steps = trainer.accelerator, trainer.args.steps_per_generation
     part = trainer._step % steps * accelerator.num_processes + accelerator.process_index
@@ -160,7 +163,7 @@ def added_term(
     behaviour = torch.zeros(logps.shape, dtype=torch.float32, device=logps.device)
     for row, trajectory in enumerate(share.trajectories):
         behaviour[row, : len(trajectory)] = torch.as_tensor(trajectory.behaviour_logps.copy())
-    advantages = torch.tensor([t.advantage for t in share.trajectories], dtype=torch.float32, device=logps.device)
+    advantages = torch.tensor(share.advantages, dtype=torch.float32, device=logps.device)
     advantages = weight_positive(advantages, context.objective.positive_weight)
     real = len(share.rows)
     counts = torch.arange(len(advantages), device=logps.device) < real

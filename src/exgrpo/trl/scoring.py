@@ -1,17 +1,19 @@
 """How stored trajectories look to the current policy: the scorer that the core calls back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 from trl.models.utils import disable_gradient_checkpointing
 
 from trl import GRPOTrainer
 
 from ..experience.policy_stats import PolicyStats, columns_of
+from ..experience.trajectory import FloatArray
 from ..runtime.comm import Comm
-from ..runtime.padding import Item, padded
+from ..runtime.padding import Item, Padded, padded
 from ..runtime.shared_store import hold
 
 
@@ -50,13 +52,38 @@ def measure(trainer: GRPOTrainer, items: Sequence[Item], comm: Comm) -> list[Pol
 
 def _scores(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:
     """Measure one micro-batch."""
-    batch = padded(items, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
-    logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
-        trainer.model, batch.ids, batch.mask, batch.keep, compute_entropy=True
-    )
+    batch, logps, entropies = _forward(trainer, items, entropy=True)
+    assert entropies is not None
     means = (torch.where(batch.own, entropies, 0.0).float().sum(1) / batch.own.sum(1)).cpu().tolist()
     found = []
     for row, (_, trajectory) in enumerate(items):
         now = logps[row][batch.own[row]].float().cpu().numpy()
         found.append(replace(PolicyStats.of_tokens(now, trajectory.behaviour_logps), entropy=means[row]))
     return found
+
+
+def logps_of(trainer: GRPOTrainer, items: Sequence[Item], size: int) -> Iterator[tuple[int, FloatArray]]:
+    """Compute the log-probs of each completion's tokens under the policy, on one process; yield the place of each item with
+    its (T,), short ones first.
+
+    Args:
+        trainer: a `GRPOTrainer`.
+        items: prompt ids and the trajectory.
+        size: how many in one forward.
+    """
+    order = sorted(range(len(items)), key=lambda i: len(items[i][0]) + len(items[i][1]))
+    with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
+        for start in range(0, len(order), size):
+            places = order[start : start + size]
+            batch, logps, _ = _forward(trainer, [items[i] for i in places], entropy=False)
+            for row, place in enumerate(places):
+                yield place, logps[row][batch.own[row]].float().cpu().numpy()
+
+
+def _forward(trainer: GRPOTrainer, items: Sequence[Item], entropy: bool) -> tuple[Padded, Tensor, Tensor | None]:
+    """Run the policy over one micro-batch; its rows, and log-probs and entropies as the host computes them, (b, T)."""
+    batch = padded(items, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
+    logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, batch.ids, batch.mask, batch.keep, compute_entropy=entropy
+    )
+    return batch, logps, entropies

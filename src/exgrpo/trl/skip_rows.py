@@ -67,7 +67,10 @@ def account(trainer: GRPOTrainer, inputs: Batch, computed: Batch) -> float:
     counts = [
         count
         for batch in (computed, inputs)
-        for count in (batch["completion_mask"].sum(), torch.tensor(len(batch["completion_mask"])))
+        for count in (
+            (batch["completion_mask"] * batch.get("tool_mask", 1)).sum(),
+            torch.tensor(len(batch["completion_mask"])),
+        )
     ]
     device = inputs["completion_mask"].device
     sums = trainer.accelerator.reduce(torch.stack([c.to(device).float() for c in counts]), reduction="sum")

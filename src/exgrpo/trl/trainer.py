@@ -39,6 +39,7 @@ from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
 from ..runtime import checks as shared_checks
 from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
+from ..runtime.behaviour import check_behaviour, without_behaviour
 from ..runtime.checkpoint import CheckpointFacts
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
@@ -47,6 +48,7 @@ from ..runtime.metric_table import PREFIXES, hidden, metric_of
 from ..runtime.metrics import fresh_metrics
 from ..runtime.padding import without_left_padding
 from ..runtime.positions import has_absolute_positions, has_table_of_positions, positions_of
+from ..runtime.prefixes import longest_prefix
 from ..runtime.provenance import (
     bounds_of,
     columns_of_run,
@@ -132,6 +134,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         checks.check_rows(given.get("train_dataset"), config.generation_batch_size // config.num_generations)
         if config.replay.active:
             checks.check_problem_types(config.replay, given)
+            path = config.experience_from
+            if path is not None and Path(path).expanduser().exists():  # other nodes may not see it
+                check_behaviour(config.replay, config.objective, without_behaviour(path), path)
             embedder = shared_checks.embedder_of(config, embedder)
         self.planner: ReplayPlanner | None = None
         self.questions: QuestionTable | None = None
@@ -211,6 +216,10 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             self.questions.prompt_lengths, self.questions.row_of_question, self._positions, config.max_completion_length,
             self._has_absolute_positions or has_table_of_positions(self.model, self._positions),
         )  # fmt: skip
+        if config.mixing == "prefix" and self._has_absolute_positions and not self.use_vllm:
+            shared_checks.check_prefix_room(
+                self.questions.prompt_lengths, self._positions, config.max_completion_length
+            )
         if main:
             checks.report_start(self, self.questions)
 
@@ -244,6 +253,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             columns_read=lambda: columns_of_run(
                 self.reward_funcs, self.train_dataset.column_names, config.by_problem_type
             ),
+            longest_prefix=self._longest_prefixes,
             importance_level=self.importance_sampling_level,
         )
 
@@ -409,6 +419,12 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         with self.time("measure"):
             return measure(self, [(self.questions.prompt_ids(t.question), t) for t in trajectories], self.comm)
 
+    def _longest_prefixes(self, trajectories: Sequence[Trajectory]) -> list[int]:
+        decode = functools.partial(self.processing_class.batch_decode, skip_special_tokens=True)
+        decoder = decode if self.args.prefix_before_answer else None
+        ends, room = set(self.eos_token_ids), self.max_completion_length
+        return self.comm.from_main(lambda: [longest_prefix(one, ends, room, decoder) for one in trajectories])
+
     def _generate(self, prompts: list[Any]) -> Any:
         self._tokens_of_this_process = 0
         output = super()._generate(prompts)
@@ -418,8 +434,10 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if (step := self._in_training()) is None:
             return output
         completion_ids, completions, logprobs = output[1], output[3], output[4]
-        if step.batch.stored:
+        if step.batch.other_rows:
             self._replace_logged(self._fresh_lengths(step.batch, completion_ids))
+        if step.batch.plan.prefixes:  # as the results of tools: attended to, and not learned from
+            output = (*output[:2], step.batch.own_tokens([len(ids) for ids in completion_ids]), *output[3:])
         if self.args.replay.mixing != "rescue":
             return output
         # A replaced row must be replaced before the host pads and scores log-probs, so rewards are needed now; the
@@ -443,6 +461,9 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if self.planner is None:
             shared_checks.check_prompts(prompt_ids, self._positions)
         stored = step.batch.local() if step is not None else {}
+        begun = step.batch.local_prefixes() if step is not None else {}
+        if begun:
+            prompt_ids = [[*ids, *begun.get(row, ())] for row, ids in enumerate(prompt_ids)]
         rows = list(range(len(prompt_ids)))
         if step is not None and step.batch.stored:
             rows = rows_to_generate(self, step.batch, self.comm.world_size)
@@ -459,7 +480,14 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 ids[row] = fresh[place]
                 if logprobs is not None:
                     logprobs[row] = fresh_logprobs[place]
-        self._tokens_of_this_process += sum(len(ids[row]) for row in rows if row not in stored)
+        for row, before in begun.items():
+            room = self.max_completion_length - len(before)
+            ids[row] = [*before, *ids[row][:room]]
+            if logprobs is not None:
+                logprobs[row] = [*[NO_LOGP] * len(before), *logprobs[row][:room]]
+        self._tokens_of_this_process += sum(
+            len(ids[row]) - len(begun.get(row, ())) for row in rows if row not in stored
+        )
         for row, choice in stored.items():
             ids[row] = choice.trajectory.completion_ids.tolist()
             if logprobs is not None:
@@ -479,7 +507,10 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             finally:
                 self.reward_funcs = functions
             if self.model.training:
-                stored = set(step.batch.local()) if step is not None else set()
+                others = step.batch.other_rows if step is not None else set()
+                stored = (
+                    {row - step.batch.offset for row in others & set(step.batch.rows)} if step is not None else others
+                )
                 share = self._unanswered(self, prompts, completions, completion_ids_list, stored)
                 self._log({} if share is None else {"fresh/unanswered": share})
         if not self.model.training:
@@ -495,7 +526,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         if step is None:
             self._log(fresh_metrics(self._correctness.outcomes(rewards, self.num_generations), set()))
             return rewards
-        planned, names = set(step.batch.stored), self.reward_func_names
+        planned, names = step.batch.other_rows, self.reward_func_names
         self._host_metrics = reward_metrics(rewards, values, names, planned)
         finish = ["stop" if ids and ids[-1] in self.eos_token_ids else "length" for ids in completion_ids_list]
         scored = step.score(rewards, completion_ids_list, finish)
@@ -531,8 +562,10 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         with capture_forward(self, host_inputs) as forwards:
             loss = self._host_loss(model, inputs, host_inputs) * scale
         forward = forwards[-1]
-        if step.batch.stored:
-            self._log_fresh_means(forward.entropies, computed["completion_mask"], replayed)
+        if others := step.batch.other_rows:
+            known = torch.tensor([row in others for row in computed["generation_row"].tolist()])
+            own = computed["completion_mask"] * computed["policy_mask"]
+            self._log_fresh_means(forward.entropies, own, known.to(own.device))
         weights = token_weights(self, inputs, computed["completion_mask"])
         for term in (
             replayed_term(step, context, computed, forward, weights),
@@ -620,15 +653,17 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     def _log_fresh_rewards(self, batch: ReplayBatch) -> None:
         """The host's reward metrics are of all rows: where stored ones are among them, put those of fresh rows in place."""
         mixed = self._metrics["train"]["reward"][-1]
-        if batch.stored:
+        if batch.other_rows:
             self._replace_logged(self._host_metrics)
         self._log({"replay/reward_mixed": mixed})
 
     def _fresh_lengths(self, batch: ReplayBatch, completion_ids: list[list[int]]) -> dict[str, float]:
         """The host's length metrics, over the rows of all processes that were generated."""
-        ended = {*self.eos_token_ids, self._tokenizer.pad_token_id}
-        local = batch.local()
-        rows = [[len(ids), ids[-1] not in ended, row not in local] for row, ids in enumerate(completion_ids)]
+        ended, others = {*self.eos_token_ids, self._tokenizer.pad_token_id}, batch.other_rows
+        rows = [
+            [len(ids), ids[-1] not in ended, row not in others]
+            for row, ids in zip(batch.rows, completion_ids, strict=True)
+        ]
         lengths, cut, fresh = self.accelerator.gather(torch.tensor(rows, device=self.accelerator.device)).cpu().T
         fresh = fresh.bool()
         return length_metrics(lengths[fresh], cut[fresh].bool()) if fresh.any() else {}

@@ -118,6 +118,12 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
         path = f"{actor}.{strategy}.router_replay.mode"
         yield f"{path}={replayed}", "a stored completion has no routes", f"{path}=disabled"
     yield from _refused_aggregation(config, options)
+    if options.replay.mixing == "prefix":
+        yield (
+            "exgrpo.mixing=prefix",
+            "verl's agent loop begins no completion inside a stored one",
+            "exgrpo.mixing=share or added",
+        )
     if options.objective.baseline == "split" and _has_single_stored_member(options):
         yield (
             "exgrpo.baseline=split with a single stored completion in a group",

@@ -8,7 +8,7 @@ from typing import Any
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
 from ..log import FILE_NAME
-from ..presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, preset_name, resolve
+from ..presets import OBJECTIVE_FIELDS, PRESETS, REPLAY_FIELDS, preset_name, resolve
 from ..runtime.run_options import check_run_options
 from ..spelling import did_you_mean
 
@@ -66,6 +66,12 @@ class VerlOptions:
                 f"{', '.join(OPTIONS)}."
             )
         preset = preset_name(values.pop("preset", cls.preset))
+        if host := PRESETS[preset].host:
+            sets = ", ".join(f"{name}={value}" for name, value in host.items())
+            raise ConfigurationError(
+                f"exgrpo.preset={preset} sets {sets}, an option of TRL. "
+                "Set exgrpo.preset=positive-weight and actor_rollout_ref.actor.ppo_epochs=2."
+            )
         core = {name: values.pop(name) for name in _CORE if name in values}
         replay, objective = resolve(preset, **core)
         options = cls(replay, objective, preset, **values)

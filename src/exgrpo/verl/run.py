@@ -172,6 +172,7 @@ class Run:
             rescore=self._reward.rescorer(self._correctness),
             decode=lambda ids: self.tokenizer.batch_decode(ids, skip_special_tokens=True),
             bounds=lambda: bounds_of(options.replay, self.vocabulary, 1),
+            longest_prefix=lambda trajectories: [0] * len(trajectories),  # refused: `verl.checks`
             columns_read=lambda: columns_of_run(
                 self._reward.functions, self.questions.row(0).keys() - {"prompt"}, options.replay.by_problem_type
             ),
@@ -388,8 +389,9 @@ class Run:
         needed = [key for key in batch.keys if self._values[key] != 0 and self._tokens[key]]
         size = max(1, -(-len(needed) // multiple)) * multiple
         lengths = dict(zip(batch.keys, (tag["seq_len"] for tag in batch.tags), strict=True))
-        others = sorted(set(batch.keys) - set(needed), key=lambda key: (lengths[key], key))
-        chosen = {*needed, *others[: size - len(needed)]}
+        chosen = set(needed)
+        others = sorted((key for key in batch.keys if key not in chosen), key=lengths.__getitem__)  # ties as they stand
+        chosen.update(others[: size - len(needed)])
         return [key for key in batch.keys if key in chosen]
 
     def write_weights(self, part: KVBatchMeta, model: Any) -> None:

@@ -1,6 +1,6 @@
 """Rows of a log as arrays that grow, read once and extended by what came since."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,24 +50,29 @@ class Columns:
         self._own[name] = (kind, fill)
         self._arrays[name] = np.full(0, fill, kind)
 
-    def extend(self, reader: LogReader, spans: Sequence[Span], after: int) -> slice:
-        """Read the rows of a lineage that came after an event; return where they are."""
+    def extend(self, reader: LogReader, spans: Sequence[Span], after: int, until: int) -> slice:
+        """Read the rows of a lineage that came after an event, up to another; return where they are."""
         before = self._size
         for span in spans:
-            if span.last > after:
-                self._append(reader.rows(*self._asked(span, max(span.first, after + 1))))
+            first, last = max(span.first, after + 1), min(span.last, until)
+            if first <= last:
+                self._append(self._rows(reader, span.branch, first, last))
         return slice(before, self._size)
 
-    def _asked(self, span: Span, first: int) -> tuple[str, tuple[int, ...]]:
+    def _rows(self, reader: LogReader, branch: int, first: int, last: int) -> Iterator[tuple[Any, ...]]:
         names = ", ".join(expression for _, expression, _ in self._fields)
         if self.table != "trajectory":
             sql = f"SELECT {names} FROM {self.table} WHERE seq BETWEEN ? AND ? AND branch = ?"
-            return sql, (first, span.last, span.branch)
-        least = span.branch << SERIAL_BITS  # its key is the id, which grows with seq
-        if self._size and int(self["id"][-1]) >> SERIAL_BITS == span.branch:
+            yield from reader.rows(sql, (first, last, branch))
+            return
+        least = branch << SERIAL_BITS  # its key is the id, which grows with seq
+        if self._size and int(self["id"][-1]) >> SERIAL_BITS == branch:
             least = int(self["id"][-1]) + 1
-        sql = f"SELECT {names} FROM trajectory WHERE id BETWEEN ? AND ? AND seq BETWEEN ? AND ?"
-        return sql, (least, (span.branch + 1 << SERIAL_BITS) - 1, first, span.last)
+        sql = f"SELECT seq, {names} FROM trajectory WHERE id BETWEEN ? AND ? AND seq >= ?"
+        for seq, *row in reader.rows(sql, (least, (branch + 1 << SERIAL_BITS) - 1, first)):
+            if seq > last:
+                return
+            yield tuple(row)
 
     def _append(self, rows: Iterable[tuple[Any, ...]]) -> None:
         chunk: list[tuple[Any, ...]] = []

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .history import STORED, History
+from .history import History
 
 Array = NDArray[Any]
 MOST_POINTS = 400
@@ -37,7 +37,7 @@ class Bins:
     """Steps in at most so many bins of equal width.
 
     Args:
-        steps: that occur, ascending.
+        steps: that occur.
         most: bins.
 
     Attributes:
@@ -45,37 +45,16 @@ class Bins:
     """
 
     def __init__(self, steps: Array, most: int = MOST_POINTS):
-        self._first = int(steps.min(initial=0))
-        last = int(steps.max(initial=0))
+        self._first, last = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
         self._width = max(1, -(-(last - self._first + 1) // most))
         self.size = max(1, -(-(last - self._first + 1) // self._width))
         self.x = np.minimum(self._first + self._width * np.arange(1, self.size + 1) - 1, last)
 
     def of(self, steps: Array) -> Array:
-        return np.clip((steps - self._first) // self._width, 0, self.size - 1)
+        return np.asarray(np.clip((steps - self._first) // self._width, 0, self.size - 1))
 
-    def total(self, steps: Array, values: Array | None = None) -> Array:
-        return np.bincount(self.of(steps), None if values is None else np.nan_to_num(values), self.size)
-
-    def mean(self, steps: Array, values: Array) -> Array:
-        known = ~np.isnan(values)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return self.total(steps[known], values[known]) / self.total(steps[known])
-
-    def share(self, steps: Array, part: Array, whole: Array) -> Array:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return self.total(steps, part) / self.total(steps, whole)
-
-    def quantile(self, steps: Array, values: Array, q: float) -> Array:
-        """Of the whole numbers of each bin, NaN where there are none."""
-        place, found = self.of(steps), np.full(self.size, np.nan)
-        low = int(values.min(initial=0))
-        ordered = np.sort(place.astype("i8") << 32 | (values - low))
-        count = np.bincount(place, minlength=self.size)
-        known = count > 0
-        at = (np.cumsum(count) - count + np.floor(q * (count - 1)).astype(int))[known]
-        found[known] = (ordered[at] & 0xFFFFFFFF) + low
-        return found
+    def total(self, steps: Array, values: Array) -> Array:
+        return np.bincount(self.of(steps), values, self.size)
 
     def latest(self, steps: Array, values: Array) -> Array:
         """The last value of each bin; of a bin without one that before it."""
@@ -93,77 +72,72 @@ def steps_of(history: History) -> Array:
 
 def charts_of(history: History) -> dict[str, list[dict[str, Any]]]:
     """Series that a log gives, by the chart they belong to."""
-    h = history
-    seen, planned = h.observations, h.generations
-    bins = Bins(steps_of(h))
-    right, scorable = seen["successes"].astype("f8"), seen["scorable"].astype("f8")
-    unscorable = seen["unscorable"].astype("f8")
-    known = scorable > 0
+    h, bins = history, Bins(steps_of(history))
     at = bins.x
+
+    def total(name: str) -> Array:
+        return bins.total(h.sums.steps, h.sums[name])
+
+    def line(name: str, label: str, unit: str, meaning: str, part: str, whole: str) -> dict[str, Any]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return series(f"log/{name}", label, unit, meaning, at, total(part) / total(whole))
+
+    steps, counted = h.sums.steps, h.sums["replays"] > 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p90 = bins.total(steps, h.sums["age_p90"] * counted) / bins.total(steps, counted)
+        unscorable = total("unscorable") / (total("scorable") + total("unscorable"))
+    gate = bins.latest(h.states["step"], h.states["gate_open"].astype("f8"))
+    tokens = bins.latest(h.states["step"], h.states["tokens"].astype("f8"))
     return {
         "accuracy": [
-            series(
-                "log/pass_at_1", "fresh Pass@1", "share",
-                "right among the scorable fresh completions, fresh members of replayed questions among them", at,
-                bins.share(seen["step"], right, scorable),
-            ),
+            line("pass_at_1", "fresh Pass@1", "share",
+                 "right among the scorable fresh completions, fresh members of replayed groups among them", "successes",
+                 "scorable"),
         ],
         "groups": [
-            series("log/unsolved", "no success", "share of groups", "fresh groups without any right completion", at,
-                   bins.share(seen["step"], (known & (right == 0)).astype("f8"), known.astype("f8"))),
-            series("log/solved", "all right", "share of groups", "fresh groups whose scorable completions were all right", at,
-                   bins.share(seen["step"], (known & (right == scorable)).astype("f8"), known.astype("f8"))),
+            line("unsolved", "no success", "share of groups", "fresh groups without a right completion", "unsolved", "groups"),
+            line("solved", "all right", "share of groups", "fresh groups whose scorable completions were all right", "solved",
+                 "groups"),
             series("log/unscorable", "unscorable", "share of completions", "fresh completions that the verifier gave None", at,
-                   bins.share(seen["step"], unscorable, scorable + unscorable)),
+                   unscorable),
         ],
         "replay": [
-            series("log/share", "replay share", "share of groups", "groups that replay chose, of all of a generation", at,
-                   bins.share(planned["step"], planned["replayed"].astype("f8"), planned["questions"].astype("f8"))),
-            series("log/gate", "gate open", "0 or 1", "1 once replay has started", at,
-                   bins.latest(h.states["step"], h.states["gate_open"].astype("f8")), steps=True),
+            line("share", "replay share", "share of groups", "groups that replay chose, of all of a generation", "replayed",
+                 "questions"),
+            series("log/gate", "gate open", "0 or 1", "1 once replay has started", at, gate, steps=True),
         ],
         "ages": [
-            series("log/age_mean", "mean", "optimizer steps", "mean age of the replayed trajectories", at,
-                   bins.mean(h.replays["step"], h.replays["age"].astype("f8"))),
-            series("log/age_p90", "90 %", "optimizer steps", "90th percentile of their ages", at,
-                   bins.quantile(h.replays["step"], h.replays["age"], 0.9)),
+            line("age_mean", "mean", "optimizer steps", "mean age of the replayed trajectories", "age", "replays"),
+            series("log/age_p90", "90 %", "optimizer steps", "90th percentile of their ages at a step", at, p90),
         ],
         "ess": [
-            series("log/ess", "ESS, mean of trajectories", "share",
-                   "effective sample size (sum w)^2 / (n sum w^2) over the tokens of each replayed trajectory, averaged", at,
-                   bins.mean(h.replays["step"], h.replays["ess"].astype("f8"))),
+            line("ess", "ESS, mean of trajectories", "share",
+                 "effective sample size (sum w)^2 / (n sum w^2) over the tokens of each replayed trajectory, averaged", "ess",
+                 "esss"),
         ],
         "log_ratio": [
-            series("log/log_ratio", "mean log-ratio", "nats",
-                   "mean of log pi - log pi_behaviour over the tokens of a replayed trajectory, averaged over trajectories", at,
-                   bins.mean(h.replays["step"], h.replays["log_ratio"].astype("f8"))),
+            line("log_ratio", "mean log-ratio", "nats",
+                 "mean of log pi - log pi_behaviour over the tokens of a replayed trajectory, averaged over trajectories",
+                 "log_ratio", "log_ratios"),
         ],
-        "store": _store(h, bins),
+        "store": [
+            series("log/stored", "stored", "completions", "stored trajectories", at,
+                   np.cumsum(total("stored") - total("left"))),
+            series("log/retired", "retired", "questions", "questions that have left replay and the fresh stream", at,
+                   np.cumsum(total("retired")), scale="right"),
+        ],
         "tokens": [
-            series("log/tokens", "generated tokens", "tokens", "completion tokens sampled since the start", at,
-                   bins.latest(h.states["step"], h.states["tokens"].astype("f8"))),
+            series("log/tokens", "generated tokens", "tokens", "completion tokens sampled since the start", at, tokens),
         ],
         "length": [
-            series("log/length", "stored completions", "tokens", "mean length of the completions stored at that time", at,
-                   bins.mean(h.trajectories["step"], h.trajectories["length"].astype("f8"))),
+            line("length", "stored completions", "tokens", "mean length of the completions stored at that time", "length",
+                 "stored"),
         ],
         "entropy": [
-            series("log/entropy", "stored completions", "nats",
-                   "mean token entropy of what was stored, under the policy that generated it", at,
-                   bins.mean(h.trajectories["step"], h.trajectories["entropy"].astype("f8"))),
+            line("entropy", "stored completions", "nats",
+                 "mean token entropy of what was stored, under the policy that generated it", "entropy", "entropies"),
         ],
     }  # fmt: skip
-
-
-def _store(h: History, bins: Bins) -> list[dict[str, Any]]:
-    left = h.trajectories["left"]
-    came, gone = bins.total(h.trajectories["step"]), bins.total(left[left != STORED])
-    sign = np.where(h.retirements["back"], -1.0, 1.0)
-    return [
-        series("log/stored", "stored", "completions", "stored trajectories", bins.x, np.cumsum(came - gone)),
-        series("log/retired", "retired", "questions", "questions that have left replay and the fresh stream", bins.x,
-               np.cumsum(bins.total(h.retirements["step"], sign)), scale="right"),
-    ]  # fmt: skip
 
 
 # Questions by accuracy --------------------------------------------------------------------------------------------------

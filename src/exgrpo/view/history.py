@@ -1,5 +1,6 @@
 """What a log says of its newest branch, in memory: columns of its events, and how every question stands."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,14 @@ from ..log.reader import LogReader
 from ..log.records import Provenance, Span
 from .columns import Columns
 from .places import Places
-from .sequences import last_of_each, previous_of_each
+from .sequences import last_of_each, previous_of_each, quantile_of_each
+from .sums import StepSums
 
 UNSEEN = -1
 STORED = np.iinfo(np.int32).min
 """The step at which a trajectory left that is stored still."""
+AT_ONCE = 200_000
+"""Events that are read at once: more would take memory without being faster."""
 LEARNED = ("log_ratio", "ess")
 Array = NDArray[Any]
 
@@ -89,6 +93,7 @@ class History:
             its `uses`, and the step `left` (STORED: none) and `reason` of its eviction; a replay what the loss said of it.
         questions: how each stands.
         places: questions by accuracy over steps.
+        sums: of what happened at each step.
     """
 
     def __init__(self, reader: LogReader):
@@ -163,6 +168,7 @@ class History:
         self._spans: tuple[Span, ...] = ()
         self.end, self.origin = 0, Provenance()
         self.places: Places | None = None
+        self.sums = StepSums()
 
     def refresh(self, reader: LogReader) -> bool:
         """Read what came since; returns whether anything did. The reader sees one moment."""
@@ -175,31 +181,71 @@ class History:
         if not is_longer:  # another branch counts now
             self._forget()
         self.origin = reader.origin_of(spans[-1].branch)
-        self._read(reader, spans)
-        self._spans, self.end = spans, spans[-1].last
+        self.questions.grow(size_of_numbers(reader))
+        while self.end < spans[-1].last:
+            until = min(self.end + AT_ONCE, spans[-1].last)
+            self._read(reader, spans, until)
+            self.end = until
+        self._spans = spans
         return True
 
-    def _read(self, reader: LogReader, spans: tuple[Span, ...]) -> None:
-        self.questions.grow(size_of_numbers(reader))
+    def _read(self, reader: LogReader, spans: tuple[Span, ...], until: int) -> None:
         tables = [columns for columns in vars(self).values() if isinstance(columns, Columns)]
-        new = {columns.table: columns.extend(reader, spans, self.end) for columns in tables}
+        new = {columns.table: columns.extend(reader, spans, self.end, until) for columns in tables}
         learned = Columns(
             "learning",
-            [("generation", "generation", "i4"), ("trajectory", "trajectory", "i8"), *((n, n, "f4") for n in LEARNED)],
+            [
+                ("step", "step", "i4"),
+                ("generation", "generation", "i4"),
+                ("trajectory", "trajectory", "i8"),
+                *((n, n, "f4") for n in LEARNED),
+            ],
         )
-        learned.extend(reader, spans, self.end)
+        learned.extend(reader, spans, self.end, until)
         self._learn(learned)
         gone = Columns(
             "eviction", [("trajectory", "trajectory", "i8"), ("question", "question", "i4"), ("step", "step", "i4"),
                          ("reason", "reason", "i1")], ["reason"],
         )  # fmt: skip
-        gone.extend(reader, spans, self.end)
+        gone.extend(reader, spans, self.end, until)
         self._observe(new["observation"])
         self._store(new["trajectory"], new["replay"], gone)
         rows = self.retirements
         for question, back in zip(rows["question"][new["retirement"]], rows["back"][new["retirement"]], strict=True):
             self.questions.retired[question] = not back
         self._follow(new["observation"], new["retirement"])
+        self._sum(new, learned, gone)
+
+    def _sum(self, new: Mapping[str, slice], learned: Columns, gone: Columns) -> None:
+        """Add what is new to the sums of its steps."""
+        add = self.sums.add
+        rows = {
+            name: new_of(columns, new[columns.table])
+            for name, columns in vars(self).items()
+            if isinstance(columns, Columns)
+        }
+        seen, planned, stored, replays = (rows[n] for n in ("observations", "generations", "trajectories", "replays"))
+        right, scorable = seen("successes"), seen("scorable")
+        for name in ("successes", "scorable", "unscorable"):
+            add(name, seen("step"), seen(name))
+        add("groups", seen("step"), scorable > 0)
+        add("unsolved", seen("step"), (scorable > 0) & (right == 0))
+        add("solved", seen("step"), (scorable > 0) & (right == scorable))
+        for name in ("questions", "replayed"):
+            add(name, planned("step"), planned(name))
+        add("stored", stored("step"))
+        add("length", stored("step"), stored("length"))
+        add("entropy", stored("step"), stored("entropy"))
+        add("entropies", stored("step"), ~np.isnan(stored("entropy")))
+        add("replays", replays("step"))
+        add("age", replays("step"), replays("age"))
+        self.sums.set("age_p90", *quantile_of_each(replays("step"), replays("age"), 0.9))
+        for name in LEARNED:
+            add(name, learned["step"], learned[name])
+            add(f"{name}s", learned["step"], ~np.isnan(learned[name]))
+        add("left", gone["step"])
+        back = rows["retirements"]("back")
+        add("retired", rows["retirements"]("step"), 1.0 - 2.0 * back)
 
     def _learn(self, learned: Columns) -> None:
         """Write what the loss said beside the replay that it said it of."""
@@ -290,6 +336,11 @@ class History:
         seen = np.flatnonzero(per.seen)
         found[seen] = buckets_of(per.successes[seen], per.scorable[seen], self.num_generations)
         return found
+
+
+def new_of(columns: Columns, new: slice) -> Callable[[str], Array]:
+    """The new rows of columns, by name."""
+    return lambda name: columns[name][new]
 
 
 def _keys(generation: Array, trajectory: Array) -> Array:

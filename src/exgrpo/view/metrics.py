@@ -27,20 +27,18 @@ HOST_METRICS = {
 }
 """Unit and meaning of what TRL logs, where it is shown."""
 
-CHARTS: Mapping[str, tuple[str, ...]] = {
-    "accuracy": ("fresh/pass_at_1",),
-    "reward": ("reward", "replay/reward_mixed"),
-    "entropy": ("fresh/entropy", "replay/entropy"),
-    "ess": ("replay/ess",),
-    "clamped": ("replay/clamped_share",),
-    "push": ("replay/net_push",),
-    "length": ("completions/mean_length",),
-    "gradient": ("grad_norm",),
-    "cut": ("completions/clipped_ratio",),
+CHARTS: Mapping[str, Mapping[str, str]] = {
+    "accuracy": {"fresh/pass_at_1": "fresh Pass@1"},
+    "reward": {"reward": "fresh", "replay/reward_mixed": "stored ones among them"},
+    "entropy": {"fresh/entropy": "fresh", "replay/entropy": "replayed"},
+    "ess": {"replay/ess": "over all replayed tokens"},
+    "clamped": {"replay/clamped_share": "clamped"},
+    "push": {"replay/net_push": "net push"},
+    "length": {"completions/mean_length": "fresh"},
+    "gradient": {"grad_norm": "gradient"},
+    "cut": {"completions/clipped_ratio": "cut"},
 }
-"""Which logged metrics stand in which chart."""
-SAME = {"fresh/pass_at_1": "accuracy"}
-"""Metrics that a log gives more finely, and the chart where it does."""
+"""Which logged metrics stand in which chart, and how they are called there."""
 
 
 class Metrics:
@@ -140,6 +138,11 @@ class Metrics:
         found["time"] = [s for name in phases if (s := self.series(name, name.removeprefix("replay/time/")))]
         found["step_time"] = [s for name in ("step_time",) if (s := self.series(name, "a step"))]
         return found
+
+    def clock(self) -> dict[str, list[Any]]:
+        """Generated tokens at steps, as far as they were logged."""
+        line = self.series("fresh/generated_tokens")
+        return {"steps": [], "tokens": []} if line is None else {"steps": line["x"], "tokens": line["y"]}
 
     def alarms(self, options: Mapping[str, Any], num_questions: int | None) -> list[dict[str, Any]]:
         """What the trainer's alarms say to these rows, as marks on the time axis."""

@@ -11,7 +11,7 @@ from ..experience.buffer import ExperienceBuffer
 from ..experience.difficulty import UNKNOWN, tier_of
 from ..experience.questions import NEVER
 from ..replay import expected_count
-from ..replay.sampling import Pool, bucket_probabilities, pools_of
+from ..replay.sampling import bucket_probabilities, pools_of
 from .history import UNSEEN, History
 from .options import configs_of, of_the_user, options_in
 
@@ -52,6 +52,10 @@ class NextPlan:
             return "this run replays nothing (mixing='none')"
         if config.mixing == "rescue":
             return "with mixing='rescue' a question is replayed when its fresh group fails, not by plan"
+        if config.mixing == "prefix" and config.prefix_max_accuracy < 1:
+            return "with prefix_max_accuracy only hard questions are drawn, which is not worked out here"
+        if config.by_problem_type:
+            return "its draws are by problem type, which is not worked out here"
         return of_the_user(options_in(self._history.origin), QUESTION_SAMPLERS, "question_choice")
 
     def _buffer(self) -> ExperienceBuffer:
@@ -74,27 +78,19 @@ class NextPlan:
         batch = int(rows["questions"][-1])
         share = self.config.replay_probability if self.config.mixing == "coin" else self.config.replay_share
         self.wanted = float(expected_count(batch, share))
-        pools = [pool for pool in pools_of(buffer, self.config, self._history.step) if pool.room.any()]
-        available = sum(int(pool.room.sum()) for pool in pools)
+        pools = pools_of(buffer, self.config, self._history.step)
+        available = max(1, sum(int(pool.room.sum()) for pool in pools))
         for pool in pools:
+            if not pool.room.any():
+                continue
+            with np.errstate(divide="ignore"):
+                chances = bucket_probabilities(pool.log_weights + np.log(pool.room), pool.room)
             wanted = self.wanted * pool.room.sum() / available
-            if pool.of_buckets is None:
-                self._each(pool, wanted)
-            else:
-                self._by_bucket(pool, pool.of_buckets, wanted)
-
-    def _by_bucket(self, pool: Pool, of_buckets: Array, wanted: float) -> None:
-        weights = np.where(np.isfinite(of_buckets), 0.0, -np.inf) + np.log(np.maximum(pool.room, 1))
-        chances = bucket_probabilities(weights if pool.uniform else of_buckets, pool.room)
-        for bucket in np.flatnonzero(pool.room).tolist():
-            members = pool.ready == bucket
-            self.weight[members] = chances[bucket]
-            self.chance[members] = min(1.0, wanted * chances[bucket] / pool.room[bucket])
-
-    def _each(self, pool: Pool, wanted: float) -> None:
-        share = bucket_probabilities(pool.log_weights, pool.room)
-        self.weight[pool.candidates.numbers] = share
-        self.chance[pool.candidates.numbers] = np.minimum(1.0, wanted * share)
+            each = np.minimum(1.0, wanted * chances / np.maximum(pool.room, 1))
+            questions = pool.candidates.questions
+            places: Array = np.flatnonzero(pool.ready != UNKNOWN) if questions is None else questions
+            entry: Array = pool.ready[places] if questions is None else np.arange(len(places))
+            self.weight[places], self.chance[places] = chances[entry], np.where(pool.room > 0, each, np.nan)[entry]
 
     def of(self, question: int) -> dict[str, Any]:
         """For people: bucket, weight, probability, or why there are none."""
@@ -121,4 +117,4 @@ def _why_none(per: Any, question: int, config: ReplayConfig) -> str:
         return "its accuracy is not known yet"
     if not per.stored[question] and config.mixing != "prompt":
         return "nothing of it is stored"
-    return "it rests, or was used as often as is allowed"
+    return "it rests, was used as often as is allowed, or the question sampler takes none that stand so"

@@ -12,6 +12,7 @@ from .. import __version__
 from .assets import LIBRARIES, digest, in_script, program, read, styles
 from .questions import sorts
 from .run import NotThere, Run
+from .texts import cut
 
 STEPS_INSIDE = 24
 """Generations that are there with their groups, evenly spaced, the first and the last among them."""
@@ -146,6 +147,9 @@ class _Part:
         for place, one in enumerate(ids):
             page = run.answer(f"question/{one}", {})
             page = {**page, "trajectories": [_shorter(t) for t in page["trajectories"]]}
+            page |= {
+                name: [[key, cut(text, LONGEST_TEXT)] for key, text in page[name]] for name in ("messages", "columns")
+            }
             if not self._add(f"{number}/question/{one}", page):
                 break
             taken.append(one)

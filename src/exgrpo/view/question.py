@@ -54,8 +54,8 @@ class QuestionPage:
         trajectories = self._trajectories(number)
         return {
             "id": number, "key": key, "type": problem_type, "gold": gold_of(values),
-            "messages": [[role, cut(text, LONGEST)] for role, text in messages_of(prompt)],
-            "columns": [[name, cut(text, LONGEST)] for name, text in values.items()],
+            "messages": [[role, _readable(text, number)] for role, text in messages_of(prompt)],
+            "columns": [[name, _readable(text, number)] for name, text in values.items()],
             "state": state_of(per, number, bucket, self._history.num_generations),
             "k": self._history.num_generations,
             "counts": {name: int(getattr(per, name)[number]) for name in _COUNTS},
@@ -124,7 +124,8 @@ class QuestionPage:
         text, missing = self._text(number, origin)
         return {
             **about, "id": str(number), "correct": bool(about["correct"]), "rewards": _named(about["rewards"], origin),
-            "model": origin.without_paths().model, "text": None if text is None else text if whole else cut(text, LONGEST),
+            "model": origin.without_paths().model, "source": origin.source_in_words(),
+            "text": None if text is None else text if whole else cut(text, LONGEST),
             "long": text is not None and len(text) > LONGEST, "missing": missing,
         }  # fmt: skip
 
@@ -161,6 +162,14 @@ class QuestionPage:
         places = np.flatnonzero(rows["trajectory"] == number)[-MOST_MEASURED:]
         steps, scores = rows["step"][places].tolist(), [plain(rows[name][places]) for name in _SCORES]
         return [dict(zip(("step", *_SCORES), values, strict=True)) for values in zip(steps, *scores, strict=True)]
+
+
+def _readable(text: str, question: int) -> str:
+    """A text that a browser lays out at once; where the rest is."""
+    more = len(text) - LONGEST
+    return (
+        text if more <= 0 else f"{text[:LONGEST]} … ({more:,} more characters: exgrpo experience show RUN q:{question})"
+    )
 
 
 def _named(rewards: str, origin: Provenance) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ SORTS: Mapping[str, Order] = {
     "groups": Order("groups", "fresh groups", lambda q: q.groups),
     "stored": Order("stored", "trajectories of it that are stored now", lambda q: q.stored),
     "replays": Order("replays", "times that one of its trajectories was replayed", lambda q: q.replays),
-    "uses": Order("of one", "replays of its most replayed trajectory", lambda q: q.most_uses),
+    "uses": Order("of one alone", "replays of its most replayed trajectory", lambda q: q.most_uses),
     "lost": Order("lost", "times that its success was lost", lambda q: q.lost),
     "regained": Order("again", "times that its success came back after a group without any", lambda q: q.regained),
     "observed": Order("seen at", "optimizer step of its latest fresh group", lambda q: q.observed_at),

@@ -13,7 +13,7 @@ import numpy as np
 from ..archive.decoding import Decoder
 from ..archive.opened import Experience, find_log
 from ..errors import ExGRPOError, ExperienceLogError
-from ..log.connection import FILE_NAME, PRIVATE_NAME, connect, explained, log_in
+from ..log.connection import FILE_NAME, PRIVATE_NAME, connect, explained, log_in, owner_of
 from ..log.reader import LogReader
 from ..runtime.metric_table import FILE_NAME as METRICS
 from . import curves, steps
@@ -72,10 +72,14 @@ class Run:
     def _opened(self) -> tuple[Experience | None, LogReader | None, History | None]:
         try:
             experience = Experience(self.path if self.path.is_file() else find_log(self.path))
-        except ExperienceLogError as error:
+        except ExperienceLogError:
             if not self.path.is_dir() or log_in(self.path).is_file():
                 raise
-            self.missing.append(f"no questions and trajectories: {error}")
+            if list(self.path.iterdir()):
+                self.missing.append(
+                    "no questions and trajectories: it keeps no experience (experience_log='none', or a preset without "
+                    "replay), or its log lies elsewhere: then give that file"
+                )
             return None, None, None
         connection = connect(experience.log)
         connection.execute("PRAGMA query_only = 1")
@@ -236,7 +240,8 @@ class Run:
     @property
     def growing(self) -> bool:
         """Whether a process writes the log now, as far as can be told from beside it."""
-        return self._experience is not None and Path(f"{self._experience.log}.owner").exists()
+        owner = None if self._experience is None else owner_of(self._experience.log)
+        return owner is not None and not owner.is_gone
 
     # The overview -----------------------------------------------------------------------------------------------
 
@@ -254,8 +259,18 @@ class Run:
         return {
             "name": self.name, "path": str(self.path), "version": self.version, "growing": self.growing,
             "charts": charts, "missing": self.missing, "metrics_from": self.metrics.source,
-            **({} if history is None else self._of_history(history, marks)),
+            **(self._of_metrics(marks) if history is None else self._of_history(history, marks)),
         }  # fmt: skip
+
+    def _of_metrics(self, marks: list[dict[str, Any]]) -> dict[str, Any]:
+        """What is known of a run without a log."""
+        clock = self.metrics.clock()
+        counts = [("optimizer steps", self.metrics.rows[-1]["step"], "optimizer steps done")]
+        counts += [
+            ("generated tokens", round(tokens), "completion tokens sampled since the start")
+            for tokens in clock["tokens"][-1:]
+        ]
+        return {"marks": marks, "clock": clock, "counts": _counted(counts)}
 
     def _of_history(self, history: History, marks: list[dict[str, Any]]) -> dict[str, Any]:
         states = history.states
@@ -287,7 +302,7 @@ class Run:
             ("ever stored", len(history.trajectories), "trajectories that were ever stored"),
             ("replays", len(history.replays), "times that a stored trajectory entered a batch"),
         )
-        return [{"label": label, "value": value, "meaning": meaning} for label, value, meaning in rows]
+        return _counted(rows)
 
     def _facts(self, history: History) -> list[list[str]]:
         origin = history.origin.without_paths()
@@ -298,6 +313,10 @@ class Run:
             "log": PRIVATE_NAME if self._experience and self._experience.log.name == PRIVATE_NAME else FILE_NAME,
         }  # fmt: skip
         return [[name, text] for name, text in pairs.items() if text]
+
+
+def _counted(rows: Sequence[tuple[str, int, str]]) -> list[dict[str, Any]]:
+    return [{"label": label, "value": value, "meaning": meaning} for label, value, meaning in rows]
 
 
 def number_in(text: str) -> int:

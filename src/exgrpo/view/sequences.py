@@ -25,3 +25,10 @@ def previous_of_each(group: Array, values: Array, before: Array) -> Array:
     earlier = np.where(first, before[sorted_group], np.r_[sorted_values[:1], sorted_values[:-1]])
     found[order] = earlier
     return found
+
+
+def quantile_of_each(group: Array, values: Array, q: float) -> tuple[Array, Array]:
+    """Return the groups that occur, (m,), and a quantile of the values of each, the lower of two, (m,)."""
+    order = np.lexsort((values, group))
+    groups, begin, count = np.unique(group[order], return_index=True, return_counts=True)
+    return groups, values[order][begin + np.floor(q * (count - 1)).astype(int)] if len(groups) else values[:0]

@@ -23,7 +23,12 @@ RUN = "an output_dir that holds experience.db, or the file itself (default: the 
 
 def run(argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    args = parser().parse_args(argv)
+    of_train: list[str] = []
+    if argv[:1] == ["import"]:
+        from ..fields import split_off
+
+        argv, of_train = split_off(argv)
+    args = parser().parse_args(argv, argparse.Namespace(of_train=of_train))
     module, function = args.does
     return run_piped(lambda: getattr(importlib.import_module(module), function)(args))
 
@@ -152,11 +157,34 @@ def _export(commands: Commands) -> None:
 
 def _import(commands: Commands) -> None:
     argument = _command(
-        commands, "import", (MOVE, "import_"), "take an exported folder over into a log", "import outputs/run-2 my-experience",
-        "An existing log gets a new branch that continues its newest one; what does not match it is reported and left out.",
+        commands, "import", (MOVE, "import_"), "take an exported folder, or completions that others wrote, over into a log",
+        "import bank demonstrations.jsonl --model Qwen/Qwen2.5-Math-1.5B --reward_funcs math_reward",
+        "An existing log gets a new branch that continues its newest one; what does not match it is reported and left out.\n\n"
+        "DATA other than an exported folder are demonstrations, teacher traces or rollouts: a file (.jsonl, .json, .csv, also "
+        "with .gz, .parquet), a folder or pattern of such, or a data set of the hub. A row holds a question, a completion or "
+        "several, and an answer. They become trajectories as if the model had written them: under the run's prompts, scored by "
+        "its reward. Take the run's recipe (--config), or give its options as to `exgrpo train`, behind DATA: columns, "
+        "prompt_template, system_prompt, conversational, reward_funcs, max_completion_length. With dataset_name or task the "
+        "questions and answers are those of the run, and DATA's are matched by their prompts; else DATA bring their own.",
     )  # fmt: skip
     argument("run", nargs="?", default=".", metavar="RUN", help=RUN + "; a log that is not there yet is made")
-    argument("folder", metavar="DIR", help="made by `exgrpo experience export`")
+    argument("folder", metavar="DATA", help="made by `exgrpo experience export`; or completions")
+    argument("--model", metavar="M", help="model_name_or_path of the run that will start from them")
+    argument("--config", metavar="RECIPE", help="recipe of that run; options on the command line go over it")
+    argument("--completion_column", metavar="C", help="column of the completions; found by its name if not given")
+    argument(
+        "--log_probs", choices=("forward", "none"), default="forward",
+        help="forward: those of the model; none: unknown, and no run starts with what needs them (default: %(default)s)",
+    )  # fmt: skip
+    argument(
+        "--no_end_token", action="store_true",
+        help="do not end completions with the end token: all that lack it count as cut",
+    )  # fmt: skip
+    argument(
+        "--no_accuracy", action="store_true",
+        help="leave the accuracies of questions unknown, also where right and wrong completions of them are there",
+    )  # fmt: skip
+    argument("--dry_run", action="store_true", help="only tell what would be imported")
 
 
 def _merge(commands: Commands) -> None:

@@ -65,6 +65,7 @@ def describe(reader: LogReader) -> dict[str, Any]:
         "origin": vars(origin.without_paths()),
         "questions": _question_counts(reader, buffer),
         "trajectories": _trajectory_counts(reader, buffer),
+        "imported": _imported(reader),
         "accuracy": _accuracy(buffer),
         **_distributions(buffer, state.step),
         "replay": _replay(reader),
@@ -105,6 +106,19 @@ def _trajectory_counts(reader: LogReader, buffer: ExperienceBuffer) -> dict[str,
         "stored": len(buffer), "failures": failures, "tokens": tokens, "ever_stored": ever, "tokens_ever": tokens_ever,
         "left": left,
     }  # fmt: skip
+
+
+def _imported(reader: LogReader) -> list[dict[str, Any]]:
+    """How many trajectories that are stored came from which data."""
+    origins = reader.origins()
+    if not any(origin.source for origin in origins.values()):
+        return []
+    sql = "SELECT origin, count(*) FROM trajectories WHERE id NOT IN (SELECT trajectory FROM evictions) GROUP BY origin"
+    return [
+        {"source": words, "stored": stored}
+        for number, stored in reader.rows(sql)
+        if (words := origins[number].source_in_words()) is not None
+    ]
 
 
 def _accuracy(buffer: ExperienceBuffer) -> list[dict[str, Any]]:
@@ -176,6 +190,7 @@ def as_text(found: dict[str, Any]) -> None:
             "tokenizer": origin["tokenizer"][:12] or None,
             "template": origin["template"][:12] or None,
             "rewards": Provenance(rewards=origin["rewards"]).rewards_in_words() or None,
+            "imported": ", ".join(f"{one['stored']:,} of {one['source']}" for one in found["imported"]) or None,
             "questions": f"{q['seen']:,} seen, {q['replayable']:,} replayable, {q['retired']:,} retired, "
             f"{q['unsolved']:,} unsolved",
             "trajectories": f"{t['stored']:,} stored ({t['tokens']:,} tokens"

@@ -7,12 +7,13 @@ from pathlib import Path
 from ...archive import maintenance as upkeep
 from ...archive.dataset_card import CARD, facts_of_card
 from ...archive.decoding import Decoder
+from ...archive.layout import TRAJECTORIES
 from ...archive.parquet import export as export_to
 from ...errors import ExperienceLogError
 from ...log import LogReader
 from ..main import FAILED, UsageError
 from . import FILE_NAME, log_path, refuse_the_old_order
-from .output import counted, listed, plain, quantity, write, write_json
+from .output import counted, gathered_as_json, listed, plain, quantity, write, write_gathered, write_json
 
 
 def export(args: argparse.Namespace) -> int:
@@ -42,11 +43,28 @@ def import_(args: argparse.Namespace) -> int:
         raise UsageError(
             f"the run comes first: {shlex.join(['exgrpo', 'experience', 'import', args.folder, args.run])}"
         )
+    if not _is_meant_as_export(args.folder):
+        from .import_data import import_data
+
+        return import_data(args)
+    if given := [word for word in (*args.of_train, *_of_data(args)) if word.startswith("--")]:
+        raise UsageError(f"{given[0]} has no effect on an exported folder, which is taken over as it is. Remove it.")
     return _gathered(upkeep.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
+
+
+def _of_data(args: argparse.Namespace) -> list[str]:
+    """The options given that only completions take."""
+    names = ("model", "config", "completion_column", "no_end_token", "no_accuracy", "dry_run")
+    return [f"--{name}" for name in names if getattr(args, name)] + ["--log_probs"] * (args.log_probs != "forward")
 
 
 def _is_export(folder: str) -> bool:
     return facts_of_card(Path(folder).expanduser() / CARD) is not None
+
+
+def _is_meant_as_export(folder: str) -> bool:
+    """Whether it is one, or lacks what makes it one: an unfinished export, or its card without facts."""
+    return _is_export(folder) or (Path(folder).expanduser() / TRAJECTORIES).is_dir()
 
 
 def merge(args: argparse.Namespace) -> int:
@@ -57,15 +75,9 @@ def merge(args: argparse.Namespace) -> int:
 
 def _gathered(report: upkeep.Gathered, args: argparse.Namespace) -> int:
     if args.json:
-        sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
-        write_json({**plain(report), "sources": sources})
-        return 0
-    for name, inherited in report.sources:
-        write(f"{name}: {inherited}.")
-    for warning in report.warnings:
-        write(f"Warning: {warning}")
-    stored = counted(report.trajectories, "trajectory", "trajectories")
-    write(f"{report.into} holds {stored} of {counted(report.questions, 'question')} now (branch {report.branch}).")
+        write_json(gathered_as_json(report))
+    else:
+        write_gathered(report)
     return 0
 
 

@@ -163,3 +163,19 @@ def counted(number: int, singular: str, plural: str | None = None) -> str:
 
 def listed(items: Iterable[Any]) -> str:
     return ", ".join(map(str, items)) or "none"
+
+
+def gathered_as_json(report: Any) -> dict[str, Any]:
+    """What came into a log (`archive.merge.Gathered`), for machines."""
+    sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
+    return {**plain(report), "sources": sources}
+
+
+def write_gathered(report: Any) -> None:
+    """What came into a log (`archive.merge.Gathered`), for people."""
+    for name, inherited in report.sources:
+        write(f"{name}: {inherited}.")
+    for warning in report.warnings:
+        write(f"Warning: {warning}")
+    stored = counted(report.trajectories, "trajectory", "trajectories")
+    write(f"{report.into} holds {stored} of {counted(report.questions, 'question')} now (branch {report.branch}).")

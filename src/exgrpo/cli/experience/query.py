@@ -17,6 +17,7 @@ from ...errors import ExperienceLogError
 from ...experience.policy_stats import MEASURED
 from ...log import LogReader, schema
 from ...log.connection import connect, explained, name_of
+from ...log.records import UNKNOWN
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
 from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
@@ -118,8 +119,10 @@ class _Shown:
         return {
             **about, "key": key, "prompt": prompt, "rewards": json.loads(about["rewards"]), "correct": bool(about["correct"]),
             "counts": counts,
+            "source": self._origins[about["origin"]].source_in_words(),
             "model": self._origins[about["origin"]].without_paths().model, **self._tokens(number, about["origin"]),
-            "measurements": measured, "replays": replays, "left": evictions[-1] if evictions else None,
+            "measurements": measured, "replays": replays, "continued": self._continued(number, counts),
+            "begins_with": self._begins_with(about), "left": evictions[-1] if evictions else None,
         }  # fmt: skip
 
     def _replays(self, number: int, counts: bool) -> list[dict[str, Any]]:
@@ -131,6 +134,22 @@ class _Shown:
         unknown = {"log_ratio": None, "ess": None}
         return [{**row, **learned.get(row["generation"], unknown)} for row in replays]
 
+    def _continued(self, number: int, counts: bool) -> list[dict[str, Any]]:
+        """Groups that began with its first tokens."""
+        if "continuation" not in self._reader.tables:
+            return []
+        names = ("generation", "step", "length", "successes", "scorable")
+        return self._rows("continuations" if counts else "continuation", "trajectory = ?", number, names)
+
+    def _begins_with(self, about: dict[str, Any]) -> dict[str, Any] | None:
+        """The tokens of an earlier trajectory that a completion went on from."""
+        if "continuation" not in self._reader.tables:
+            return None
+        sql = "SELECT trajectory, length FROM continuation WHERE branch = ? AND generation = ? AND question = ?"
+        place = (about["branch"], about["generation"], about["question"])
+        row = next(self._reader.rows(sql, place), None)
+        return None if row is None else {"trajectory": row[0], "length": row[1]}
+
     def _tokens(self, number: int, origin: int) -> dict[str, Any]:
         try:
             trajectory = self._reader.trajectory(number)
@@ -138,7 +157,8 @@ class _Shown:
             return {"logp_mean": None, "completion": None, "completion_ids": None, "missing": str(error)}
         ids = trajectory.completion_ids.tolist()
         (text,) = self._decode(self._origins[origin], [ids])
-        logp = float(trajectory.behaviour_logps.mean())
+        unknown = self._origins[origin].behaviour_logps == UNKNOWN
+        logp = None if unknown else float(trajectory.behaviour_logps.mean())
         return {"logp_mean": logp, "completion": text, "completion_ids": ids, "missing": None}
 
 
@@ -160,12 +180,13 @@ def _trajectory_as_text(found: dict[str, Any]) -> None:
 
 
 def _facts(found: dict[str, Any]) -> dict[str, Any]:
-    left = found["left"]
+    left, begun = found["left"], found["begins_with"]
     where = "" if found["counts"] else ", on a branch that no longer counts"
+    came = f"imported from {found['source']}" if found["source"] else f"by {found['model'] or 'an unnamed model'}"
     return {
-        "made": f"at step {found['step']} (generation {found['generation']}, branch {found['branch']}{where}) by "
-        f"{found['model'] or 'an unnamed model'}",
+        "made": f"at step {found['step']} (generation {found['generation']}, branch {found['branch']}{where}) {came}",
         "length": f"{found['length']:,} tokens, ended by {found['finish_reason']}",
+        "begins with": None if begun is None else f"the first {begun['length']} tokens of trajectory {begun['trajectory']}",
         "rewards": ", ".join(format_cell(reward) for reward in found["rewards"])
         + ("" if found["correct"] else " (a failure)"),
         **{name: found[name] for name in ("advantage", "quality") if found[name] is not None},
@@ -184,6 +205,9 @@ def _history(found: dict[str, Any]) -> None:
     if found["replays"]:
         write("\nreplays")
         write_table(found["replays"], ["generation", "step", "moment", "age", "entropy", "log_ratio", "ess"])
+    if found["continued"]:
+        write("\ngone on from")
+        write_table(found["continued"], ["generation", "step", "length", "successes", "scorable"])
     write("\ncompletion")
     ids = found["completion_ids"]
     if found["completion"] is not None:

@@ -57,7 +57,7 @@ def explain(args: argparse.Namespace) -> int:
     from .figures import Setting, describe
     from .text import as_text
 
-    pool = pool_of(args, replay) if replay.active else None
+    pool = pool_of(args, replay) if replay.replays else None
     k = pool.planner.num_generations if pool is not None else args.k or K
     found = describe(
         Setting(
@@ -78,6 +78,11 @@ def of_recipe(path: str) -> dict[str, Any]:
 
     recipe = with_numbers(read_recipe(path))
     return {name: recipe[name] for name in ("preset", "num_generations", *option_types()) if name in recipe}
+
+
+def _earlier(asked: int | None, config: ReplayConfig) -> int:
+    """Groups of each question before its latest: with prefixes one, or no hard question would have a success."""
+    return int(config.mixing == "prefix") if asked is None else asked
 
 
 def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
@@ -104,7 +109,7 @@ def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
         k, step = args.k or K, STEP if args.step is None else args.step
         questions = QUESTIONS if args.questions is None else args.questions
         sizes = sizes_in(args.pool, k) if args.pool is not None else sizes_of(questions, args.accuracy or SHAPES[0], k)
-        pool = made_up(replay, k, sizes, args.earlier or 0, step, args.seed)
+        pool = made_up(replay, k, sizes, _earlier(args.earlier, replay), step, args.seed)
     if args.pass_at_1 is not None:
         measured(pool.planner.gate, args.pass_at_1)
     return pool
@@ -183,7 +188,8 @@ def parser() -> argparse.ArgumentParser:
         "--earlier",
         type=at_least(0),
         metavar="N",
-        help="groups of each before its latest, of one success each (default: 0)",
+        help="groups of each before its latest, of one success each (default: 0; with `prefix` mixing 1, or no hard question "
+        "would have a success)",
     )
     options = top.add_argument_group("options of replay and objective; `exgrpo train --help` says what each does")
     for name, read in option_types().items():

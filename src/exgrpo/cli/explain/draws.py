@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...config import SCHEDULES
+from ...config import MIXINGS, SCHEDULES
 from ...experience.difficulty import tier_of
 from ...experience.policy_stats import PolicyStats
 from ...experience.trajectory import RIGHT, WRONG, FloatArray, IntArray, Trajectory
@@ -57,7 +57,7 @@ class Table:
     def _rule(self) -> Eligible | None:
         """Which questions may be drawn; None where all that can be replayed may."""
         config = self.config
-        moment = "added" if config.mixing == "added" else "plan"
+        moment = MIXINGS[config.mixing].traits["stage"]
         if config.mixing in ("prompt", "rescue"):
             return None
         return eligible_questions(self.buffer, config, self.pool.step, moment)
@@ -209,7 +209,8 @@ class Rehearsals:
                 plan = planner.plan(self.batch, pool.step, self.epoch, score)
                 rescues = self._rescues(plan, rng, score)
             in_groups = tuple(group for group in plan.replays if group)
-            chosen = in_groups + tuple((choice,) for choice in plan.added) + rescues
+            alone = (*plan.added, *(prefix.choice for prefix in plan.prefixes.values()))
+            chosen = in_groups + tuple((choice,) for choice in alone) + rescues
             of_chosen = np.array([choices[0].trajectory.question for choices in chosen], int)
             questions = plan.questions[plan.replayed] if plan.replayed.any() else of_chosen
             yield Drawn(questions, chosen, asked[0], plan.refused, plan.questions[~plan.replayed])

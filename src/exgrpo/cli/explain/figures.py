@@ -207,7 +207,7 @@ def gradient(setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {"w": list(RATIOS), "epsilon": s.epsilon, "positive_weight": s.objective.positive_weight}
     found["fresh"] = {name: gradient_weights(fresh, RATIOS, sign, epsilon) for name, sign in signs.items()}
     found["replayed"] = found["of_pi"] = None
-    if s.replay.mixing in ("none", "prompt"):
+    if s.replay.mixing in ("none", "prompt", "prefix"):
         return found
     if s.objective.correction == "likelihood":
         weights = [gradient_weights(s.objective, [1.0], 1.0, s.epsilon, s.vocabulary, pi)[0] for pi in PROBABILITIES]

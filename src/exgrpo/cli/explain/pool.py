@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...archive.opened import one_moment
-from ...config import SCHEDULES, ReplayConfig
+from ...config import ADMISSIONS, SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
 from ...experience.policy_stats import PolicyStats
 from ...experience.trajectory import RIGHT, WRONG, FloatArray, Group, IntArray, Trajectory
@@ -130,7 +130,9 @@ def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, 
         of_gaps = next(iter(named.values()), None)
         names = [str(named.get(number, of_gaps)) for number in range(n)]
         type_names, types = np.unique(names, return_inverse=True)
-        planner = ReplayPlanner(config, stream_of(n), k, seed, store, types=types)
+        planner = ReplayPlanner(
+            config, stream_of(n), k, seed, store, types=types, longest_prefix=lambda ts: [1] * len(ts)
+        )
         state = rebuild(reader, planner.buffer)
     planner.restore(state)
     store.stand_for(planner.buffer)
@@ -191,8 +193,13 @@ def _observe(planner: ReplayPlanner, rng: np.random.Generator, questions: IntArr
         for question, s in zip(questions.tolist(), right.tolist(), strict=True)
     ]
     planner.observe(plan, groups)
+    is_frozen = ADMISSIONS[planner.config.admission].traits["frozen"]  # what it would take over of another run
     for group in groups:
-        wanted = [member for member in range(k) if planner.wants(group, member < group.successes, "stop")]
+        wanted = [
+            member
+            for member in range(k)
+            if (is_frozen and member < group.successes) or planner.wants(group, member < group.successes, "stop")
+        ]
         planner.admit([_completion(rng, group, member, step, planner) for member in wanted], [group])
 
 

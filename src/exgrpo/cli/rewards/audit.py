@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...rewards.number import parse_number
 from ..experience import log_path
 from ..experience.output import prompt_text, write, write_facts, write_json, write_table
 from ..main import UsageError
+from .degeneration import Completion, as_rows, signs
 
 DISAGREES, UNSCORABLE = "second verifier: wrong", "second verifier: cannot tell"
 SEVERAL, LISTED, CUT, SHORT, SHARED = (
@@ -77,11 +78,13 @@ def run(args: argparse.Namespace) -> int:
     look(readable)
     found = sorted((one for one in readable if one.reasons), key=lambda one: (-_weight(one), one.id))
     reasons = Counter(reason for one in found for reason in one.reasons)
+    over_time = signs([Completion(one.step, one.question, one.length, one.completion or "") for one in readable])
     if args.json:
         write_json(
             {
                 "stored": len(stored), "read": len(readable), "scored_again": scored, "suspicious": len(found),
-                "reasons": dict(reasons.most_common()), "found": [_as_json(one) for one in found],
+                "reasons": dict(reasons.most_common()), "degeneration": [asdict(row) for row in over_time],
+                "found": [_as_json(one) for one in found],
             }
         )  # fmt: skip
         return 0
@@ -93,6 +96,9 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     if reasons[DISAGREES] > scored / 2:
         write(f"\n{ILL_FITTING}")
+    if over_time:
+        write("\nSigns of degeneration, as shares of what was stored of each step:")
+        write_table(as_rows(over_time), list(as_rows(over_time[:1])[0]))
     shown = found[: max(0, args.limit)]
     if shown:
         write()

@@ -28,7 +28,13 @@ def quality(completion: AdmissionCandidate) -> bool:
     return quality_of(float(c.correct), 1.0, c.config.success_weight) > c.config.min_quality
 
 
+def none(completion: AdmissionCandidate) -> bool:
+    """Nothing of this run; of what `experience_from` brings the right ones."""
+    return completion.correct
+
+
 register("admission", "correct", correct)
 register("admission", "all", everything)
 register("admission", "single_success", single_success)
 register("admission", "quality", quality)
+register("admission", "none", none, frozen=True)

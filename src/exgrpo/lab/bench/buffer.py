@@ -17,6 +17,7 @@ from ...experience import ExperienceBuffer, Group, Trajectory
 from ...experience.policy_stats import PolicyStats
 from ...experience.replayed import restore, snapshot_of
 from ...replay import FreshStream, ReplayPlanner, StepPlan
+from ..studies.workers import WorkerError
 from .machine import resident
 from .process import in_a_process
 
@@ -52,7 +53,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     ]
     result: dict[str, Any] = {"questions": B, "generations": K, "new": NEW, "rows": rows}
     if all(importlib.util.find_spec(package) for package in PACKAGES):
-        result["against"] = against(rows[-1], args.repeats)
+        try:
+            result["against"] = against(rows[-1], args.repeats)
+        except WorkerError as error:  # a torchrl that does not fit this torch
+            result["against_failed"] = str(error)
     return result
 
 
@@ -217,7 +221,9 @@ def show(result: Mapping[str, Any]) -> None:
     ]
     write_table(rows, ["trajectories", "choice", *heads])
     if (found := result.get("against")) is None:
-        write("\nWith torchrl installed, its prioritized replay buffer is measured beside.")
+        write(
+            f"\n{result.get('against_failed', 'With torchrl installed, its prioritized replay buffer is measured beside.')}"
+        )
         return
     write(f"\nSampling {B} and extending by {NEW}, of {found['trajectories']:,}, over torchrl: {found['ratio']:.2f}\n")
     names = ("sample_ms", "extend_ms", "sample_and_extend_ms")

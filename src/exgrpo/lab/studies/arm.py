@@ -17,6 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 from ...cli.training import Material, Settings, check_material, load_material, make_trainer, parse
 from ...evaluation import EvaluationResult, evaluate_policy
 from ...experience.events import Admitted, Event, Replayed, one_by_one
+from ...presets import PRESETS, preset_name
 from ...runtime.checks import correctness_index
 from ...tasks import Family, Task
 from ...trl import ExGRPOTrainer
@@ -39,7 +40,7 @@ UNSAVED: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-"""Nothing of an arm is kept but its figures."""
+"""Nothing of an arm is kept but its figures, unless its own options say so."""
 HISTORY_PREFIXES = ("fresh/", "replay/")
 TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
@@ -83,8 +84,8 @@ def prepare(
     regime: Regime | RecipeRegime, seed: int, preset: str, options: Mapping[str, Any], output_dir: str, max_steps: int
 ) -> Prepared:
     """Read and check what an arm trains with; nothing of its model yet."""
-    recipe = {**regime.recipe_of(seed), "preset": preset, **options, "max_steps": max_steps}
-    settings = parse({**recipe, "output_dir": output_dir, **UNSAVED}, [])
+    own = {**UNSAVED, "preset": preset, **options, "max_steps": max_steps, "output_dir": output_dir}
+    settings = parse({**regime.recipe_of(seed), **own}, [])
     material = load_material(settings, held_out=True)
     check_material(settings, material)
     held_out = material.eval
@@ -134,7 +135,8 @@ def run_arm(
     started = time.perf_counter()
     regime, options = regime or Regime(), options or {}
     budget = regime.budget(seed, budget_factor, token_budget)
-    most = most_steps(budget, options.get("num_iterations", 1))
+    of_preset = PRESETS[preset_name(preset)].host
+    most = most_steps(budget, {**of_preset, **options}.get("num_iterations", 1))
     with tempfile.TemporaryDirectory() as output_dir, quiet_host():
         limits = {"max_generated_tokens": int(budget.size)} if budget.kind == "tokens" else {}
         prepared = prepare(regime, seed, preset, {**options, **limits}, output_dir, most)

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ...evaluation.paired import MIN_PAIRS, PairedDifference
+from ...evaluation.paired import MIN_PAIRS, PairedDifference, ties_spoil
 from ...report.page import page
 from ...report.table import html_table
 from .pictures import draw_differences, draw_setting
@@ -24,14 +24,13 @@ MOST_SEEDS = 1000  # beyond it, more seeds are no advice
 def write_page(found: Findings, folder: Path) -> list[Path]:
     """Write `report.html` and `report.json`; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [f"<p>{escape(line)}</p>" for line in in_words(found)]
-    parts.append(_machine(found))
+    parts = ["<ul>", *(f"<li>{escape(line)}</li>" for line in in_words(found)), "</ul>", _machine(found)]
     if (path := draw_differences(found, folder / "differences.png")) is not None:
         parts.append(_picture(path, f"Paired differences to {found.study.baseline}"))
     for setting in found.study.settings:
         if any(name == setting.name for name, _, _ in found.runs):
             parts += _section(found, setting.name, folder)
-    parts.append(f"<p class='note'>{escape(EXPLANATION)}</p>")
+    parts.append(f"<p class='muted small'>{escape(EXPLANATION.replace('*', ''))}</p>")
     html, figures = folder / "report.html", folder / "report.json"
     write_whole(html, page(found.study.title, parts))
     write_whole(figures, json.dumps(as_json(found), indent=1) + "\n")
@@ -55,10 +54,8 @@ def _picture(path: Path, text: str) -> str:
 def _machine(found: Findings) -> str:
     about = found.about
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
-    return (
-        f"<p class='note'>{escape(str(about.get('cores')))} cores, {escape(str(about.get('processor')))}; {escape(versions)}; "
-        f"{escape(str(about.get('date')))}; <code>{escape(about['command'])}</code></p>"
-    )
+    machine = f"{about.get('cores')} cores, {about.get('processor')}; {versions}; {about.get('date')}; "
+    return f"<p class='muted small'>{escape(machine)}<code>{escape(about['command'])}</code></p>"
 
 
 # Pairs ------------------------------------------------------------------------------------------------------------------
@@ -92,7 +89,7 @@ def in_points(found: Findings, setting: str, ours: str, theirs: str, figure: str
         return None
     mean = 100 * math.fsum(a - b for a, b in values) / len(values)
     difference = found.difference(setting, ours, theirs, figure)
-    if difference is None:
+    if difference is None or ties_spoil([a - b for a, b in values]):
         return f"{mean:+.1f}, no interval"
     return f"{mean:+.1f} [{100 * difference.t_low:+.1f}, {100 * difference.t_high:+.1f}]"
 
@@ -116,11 +113,13 @@ def in_words(found: Findings) -> list[str]:
 def _told(found: Findings, setting: str, ours: str, theirs: str) -> str:
     values = found.pairs(setting, ours, theirs, "equal_tokens")
     mean = 100 * math.fsum(a - b for a, b in values) / len(values)
-    side = "above" if mean >= 0 else "below"
-    head = f"{ours} is {abs(mean):.1f} points {side} {theirs} in Pass@1 at equal tokens, on average of {_pairs(len(values))}"
+    far = f"{abs(mean):.1f} points {'above' if mean > 0 else 'below'}" if round(mean, 1) else "level with"
+    head = f"{ours} is {far} {theirs} in Pass@1 at equal tokens, on average of {_pairs(len(values))}"
     difference = found.difference(setting, ours, theirs, "equal_tokens")
     if difference is None:
         return f"{head}. With fewer than {MIN_PAIRS} pairs there is no interval: this may well be chance."
+    if ties_spoil([a - b for a, b in values]):
+        return f"{head}. So many pairs tie exactly that there is no interval."
     interval = f"95 % interval {100 * difference.t_low:+.1f} to {100 * difference.t_high:+.1f}"
     if difference.significant:
         return f"{head} ({interval}): told apart."
@@ -135,7 +134,7 @@ def _advice(difference: PairedDifference) -> str:
     needed = difference.pairs_needed()
     if needed is None or needed > MOST_SEEDS:
         return ""
-    return f" A difference of this size would be after about {needed} seeds, if seeds go on to differ as these do."
+    return f" About {needed} seeds would tell a difference of this size apart, if they scatter as these do."
 
 
 def as_json(found: Findings) -> Mapping[str, Any]:
@@ -156,8 +155,9 @@ def _numbers(found: Findings, setting: str, ours: str, theirs: str, axes: Sequen
     for figure in (f"{axis}:{name}" for axis in axes for name in dict.fromkeys(("pass_at_1", k))):
         values = found.pairs(setting, ours, theirs, figure)
         difference = found.difference(setting, ours, theirs, figure)
+        spoilt = ties_spoil([a - b for a, b in values])
         figures[figure] = {
             "by_pair": [a - b for a, b in values],
-            "interval": None if difference is None else [difference.t_low, difference.t_high],
+            "interval": None if difference is None or spoilt else [difference.t_low, difference.t_high],
         }
     return {"arm": ours, "against": theirs, "seeds": found.seeds(setting, ours, theirs), "figures": figures}

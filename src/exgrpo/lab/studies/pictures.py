@@ -59,6 +59,21 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
     return _save(canvas, path)
 
 
+def draw_arms(found: Findings, settings: Sequence[str], arms: Sequence[str], path: Path) -> Path:
+    """One panel for each setting: held-out Pass@1 of a few arms over tokens, with the 95 % intervals of the means."""
+    figure, canvas = _figure(4.6 * len(settings), 3.6)
+    styles = arm_styles(arms)
+    handles: dict[str, Any] = {}
+    for panel, setting in zip(figure.subplots(1, len(settings), squeeze=False)[0], settings, strict=True):
+        for arm in arms:
+            runs = [found.runs[setting, arm, seed] for seed in found.seeds(setting, arm)]
+            handles[arm] = _draw(panel, runs, "pass_at_1", "tokens", *styles[arm], width=2.2, band=True)
+        _dress(panel, f"{setting}: held-out Pass@1", AXES["tokens"], "y")
+        panel.margins(x=0.02)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(arms), frameon=False)
+    return _save(canvas, path)
+
+
 def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None = None) -> Path | None:
     """Every arm's paired difference to the baseline in Pass@1 and Pass@k; None where no setting has five pairs."""
     from .summary import difference_rows

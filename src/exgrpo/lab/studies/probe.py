@@ -54,7 +54,7 @@ class Probe:
             return self.load + self.evaluate
         regime = cell.setting.regime
         budget = regime.budget(cell.seed, cell.arm.budget)
-        passes = int({**regime.recipe, **cell.arm.options}.get("num_iterations", 1))
+        passes = int({**regime.recipe, **cell.arm.given}.get("num_iterations", 1))
         a_generation = self.generate + self.update * passes
         if budget.kind == "seconds":
             train = budget.size
@@ -69,12 +69,14 @@ class Probe:
 def check_arms(study: Study, setting: Setting) -> None:
     """Parse what each arm would be trained with; ConfigurationError for what cannot be, before anything costly."""
     from ...cli.training import parse
+    from ...trl.quiet import quiet_host
     from .arm import UNSAVED
 
     for arm in setting.arms:
         recipe = {**setting.regime.recipe_of(study.seeds[0]), "preset": arm.preset, **arm.options, "max_steps": 1}
         try:
-            parse({**recipe, "output_dir": "unused", **UNSAVED}, [])
+            with quiet_host():
+                parse({**recipe, "output_dir": "unused", **UNSAVED}, [])
         except ConfigurationError as error:
             raise ConfigurationError(f"The arm {arm.name!r}: {error}") from error
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ... import presets
 from ...config import ObjectiveConfig, ReplayConfig
 from ...errors import ConfigurationError
 from ...presets import OBJECTIVE_FIELDS, REPLAY_FIELDS, resolve
@@ -34,7 +35,11 @@ SHORT = {"steps": 8, "eval_questions": 48, "num_samples": 4, "evaluations": 2, "
 """Sizes of a shortened study, at most: with fewer warm-up batches the policies have no success yet, and nothing is replayed."""
 
 
-NEWER = ("retired_in_stream", "start_completions", "rule_options")
+NEWER = (
+    "retired_in_stream", "start_completions", "rule_options", "prefix_length", "prefix_range", "prefix_steps", "prefix_aim",
+    "prefix_max_accuracy", "prefix_before_answer", "admit_prefixed", "age_decay", "advantage", "skip", "skip_explore",
+    "skip_floor_solved", "skip_floor_hopeless", "retest_passes", "moment_limit", "asymmetry", "veto_ratio",
+)  # fmt: skip
 """Options that came after the first results that are kept: they count where they are not the default."""
 
 
@@ -55,6 +60,11 @@ class Arm:
     options: Mapping[str, Any] = field(default_factory=dict)
     budget: float = 1.0
     tried: int = 1
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Its options, and what its preset sets of the host."""
+        return {**presets.PRESETS[presets.preset_name(self.preset)].host, **self.options}
 
 
 @dataclass(frozen=True)
@@ -90,13 +100,13 @@ class Cell:
     def _of_arm(self) -> dict[str, Any]:
         if self.arm is None:
             return {}
-        given = {**self.setting.regime.recipe, **self.arm.options}
+        given = {**self.setting.regime.recipe, **self.arm.given}
         ours = {name: value for name, value in given.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
         replay, objective = resolve(self.arm.preset, **ours)
         return {
             "replay": _deciding(replay),
             "objective": _deciding(objective),
-            "options": dict(self.arm.options),
+            "options": self.arm.given,
             "start": ours.get("start_pass_at_1", 0.0),
             "budget": self.arm.budget,
         }

@@ -1,7 +1,7 @@
 """Mixings like `share` that differ in what of a replayed question enters the batch: trajectories beside it, or its prompt."""
 
 from ...config import MIXINGS, ReplayConfig
-from ..planner import by_share
+from ..counts import by_share
 
 
 def added(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
@@ -14,5 +14,5 @@ def prompt(config: ReplayConfig, batch_size: int, epoch: float, seed: int, itera
     return by_share(config, batch_size, epoch, seed, iteration)
 
 
-MIXINGS.register("added", added, beside=True)
+MIXINGS.register("added", added, stage="added")
 MIXINGS.register("prompt", prompt, trajectories=False)

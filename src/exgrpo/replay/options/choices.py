@@ -33,7 +33,15 @@ def in_quality_tier(candidates: Candidates) -> FloatArray:
     return keys
 
 
-register("trajectory_choice", "random", lambda c: c.draw())
+def drawn(candidates: Candidates) -> FloatArray:
+    """A time until each comes, exponential and alike for all: the first wins. With a rate of exp(-age/tau) in place of 1 that
+    is a draw in proportion to it."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(-np.log1p(-candidates.draw()))
+
+
+register("trajectory_choice", "random", drawn)
+register("trajectory_choice", "advantage", lambda c: -np.abs(c.advantage))
 register("trajectory_choice", "newest", lambda c: -c.serial.astype(np.float64))
 register("trajectory_choice", "lowest_nll", lambda c: c.nll, measured=True)
 register("trajectory_choice", "lowest_confidence_variance", lambda c: c.confidence_variance, measured=True)

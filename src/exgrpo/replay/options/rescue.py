@@ -7,6 +7,7 @@ import numpy as np
 from ...config import MIXINGS, ReplayConfig
 from ...experience.trajectory import RIGHT, WRONG, IntArray
 from ..choice import Scorer, choose
+from ..drawing import take
 from ..plan import Rescue, StepPlan
 from ..rng import RESCUE, generator_for
 
@@ -29,11 +30,11 @@ def rescue(planner: "ReplayPlanner", plan: StepPlan, outcomes: IntArray, score: 
     groups = groups[np.sort(np.unique(plan.questions[groups], return_index=True)[1])]  # each question once
     rng = generator_for(planner.seed, plan.generation, RESCUE)
     slots = choose(buffer, plan.questions[groups].tolist(), plan.step, planner.config, rng, score, "rescue")
-    found = [(group, chosen) for group, chosen in zip(groups.tolist(), slots, strict=True) if chosen]
-    taken = planner.take([chosen for _, chosen in found], plan.generation, plan.step, "rescue")
+    found = [(group, some) for group, some in zip(groups.tolist(), slots, strict=True) if some]
+    taken = take(planner, [some for _, some in found], plan.generation, plan.step, "rescue")
     last = {group: int(np.flatnonzero(outcomes[group] == WRONG)[-1]) for group, _ in found}
     return [Rescue(group, last[group], one) for (group, _), (one,) in zip(found, taken, strict=True)]
 
 
 MIXINGS.register("rescue", no_question, rescue=rescue)
-MIXINGS.register("none", no_question)
+MIXINGS.register("none", no_question, trajectories=False)

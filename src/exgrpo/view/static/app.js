@@ -1,7 +1,6 @@
 // The frame: where one is, keys, light and dark, and keeping up with a run that grows.
 import { fromTemplate, h } from "./dom.js";
 import { about, ask, isFile } from "./data.js";
-import { forgetCharts } from "./charts.js";
 import { runPage } from "./run.js";
 import { questionsPage } from "./questions.js";
 import { questionPage } from "./question.js";
@@ -61,7 +60,6 @@ async function render(keepScroll = false) {
 	if (mine !== turn) return;
 	const scroll = window.scrollY;
 	view.replaceChildren(page);
-	forgetCharts();
 	window.scrollTo(0, keepScroll || focus !== null ? scroll : 0);
 	if (focus !== null && document.getElementById("search")) {
 		const field = document.getElementById("search");

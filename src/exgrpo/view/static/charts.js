@@ -4,7 +4,6 @@ import { compact, harmless, number, plural } from "./text.js";
 
 const HEIGHT = 190;
 const COLORS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
-const drawn = new Set();
 
 // Lines of several runs as one list: the colour tells the run where there are two, else the line.
 function linesOf(charts, names) {
@@ -74,11 +73,10 @@ function draw(place, chart, lines, values, runs, axis) {
 	}, data, place);
 	write(null);
 	const watcher = new ResizeObserver(() => {
-		if (!place.isConnected) { watcher.disconnect(); plot.destroy(); drawn.delete(plot); return; }
+		if (!place.isConnected) { watcher.disconnect(); plot.destroy(); return; }
 		if (place.clientWidth && place.clientWidth !== plot.width) plot.setSize({ width: place.clientWidth, height: HEIGHT });
 	});
 	watcher.observe(place);
-	drawn.add(plot);
 }
 
 function rangeOf(bounds, low, high) {
@@ -110,10 +108,6 @@ function drawMarks(u, runs, axis) {
 		}
 	}
 	ctx.restore();
-}
-
-export function forgetCharts() {
-	for (const plot of drawn) if (!plot.root.isConnected) { plot.destroy(); drawn.delete(plot); }
 }
 
 // A small curve of accuracy over the latest groups of a question.

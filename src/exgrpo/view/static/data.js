@@ -14,7 +14,7 @@ export async function ask(path, query = {}) {
 	try {
 		value = await answer.json();
 	} catch {
-		throw new Error(answer.ok ? "the server sent no answer that can be read" : "the server refused: " + answer.status);
+		throw new Error(answer.ok ? "no readable answer" : "the server refused: " + answer.status);
 	}
 	if (!answer.ok) throw new Error(value.error || "the server refused: " + answer.status);
 	return value;
@@ -30,7 +30,7 @@ function answerInside(path, query) {
 		return { total: all.rows.length, start, rows: all.rows.slice(start, start + 100).map((g) => ({ ...g, absent: !(run + "/step/" + g.generation in inside.answers) })) };
 	}
 	const found = inside.answers[path];
-	if (found === undefined) throw new Error("this file holds a part of the run, and not " + path.split("/").slice(1).join(" ") + ". " + inside.about.how);
+	if (found === undefined) throw new Error("this file lacks " + path.split("/").slice(1).join(" ") + ". " + inside.about.how);
 	return found;
 }
 

@@ -52,7 +52,7 @@ function drawHeat(canvas, heat) {
 		ctx.textAlign = "right";
 		ctx.fillText(heat.rows[i], MARGIN - 8, topOf(heat, i) + ROW / 2);
 		for (let j = 0; j < n; j++) {
-			ctx.fillStyle = row[j] ? "rgba(" + rgb + "," + (0.06 + 0.94 * Math.sqrt(row[j] / (i === last ? all : most))).toFixed(3) + ")" : color("--hover");
+			ctx.fillStyle = row[j] ? "rgba(" + rgb + "," + (0.06 + 0.94 * (i === last ? row[j] / all : (row[j] / most) ** 0.4)).toFixed(3) + ")" : color("--hover");
 			ctx.fillRect(edge(j), topOf(heat, i), edge(j + 1) - edge(j), ROW - 1);
 		}
 	}

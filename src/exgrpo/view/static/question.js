@@ -74,7 +74,7 @@ function trajectories(found, chosen, show, below) {
 	const mean = (t) => { const known = t.replays.filter((r) => r.log_ratio !== null); return known.length ? known[known.length - 1].log_ratio : null; };
 	box.append(h("div.scroll", table([
 		pick(0, "A"), pick(1, "B"),
-		{ head: "trajectory", cell: (t) => h("span.mono", { title: t.id + "\n" + (t.model || "") }, "…" + t.id.slice(-5)) },
+		{ head: "trajectory", cell: (t) => h("span.mono", { title: t.id + "\n" + (t.source ? "imported from " + t.source : t.model || "") }, "…" + t.id.slice(-5)) },
 		{ head: "stored at", num: true, title: "optimizer step of the policy that wrote it", cell: (t) => number(t.step) },
 		{ head: "right", cell: (t) => h("span", { class: t.correct ? "tag right" : "tag wrong" }, t.correct ? "right" : "wrong") },
 		{ head: "rewards", cell: (t) => t.rewards.map((r) => h("div.small", { title: "weight " + r.weight }, shown(r.name), " ", h("b.tab", number(r.value)))) },
@@ -99,7 +99,7 @@ function sideBySide(state, found, chosen, again) {
 	const texts = mode === "diff" && b ? diffTexts(a.text, b.text) : [a, b].map((one) => one && (mode === "tokens" ? tokensOf(state, one) : h("div.text.box", { dir: "auto" }, shown(one.text ?? ""))));
 	box.append(h("div.two", [a, b].map((one, i) => one && h("div", aboutOne(one, "AB"[i]), one.missing ? h("p.faint.small", shown(one.missing)) : null, texts[i],
 		one.long && mode !== "tokens" ? h("p.faint.small", "Cut here; “tokens” shows the whole.") : null))));
-	if (!b) box.append(h("p.faint.small", "There is no other trajectory to compare with."));
+	if (!b) box.append(h("p.faint.small", "No other to compare with."));
 	return box;
 }
 
@@ -108,7 +108,7 @@ function aboutOne(one, letter) {
 }
 
 function tokensOf(state, one) {
-	const place = h("div", h("p.empty", "reading its tokens …"));
+	const place = h("div", h("p.empty", "reading …"));
 	ask(state.run + "/trajectory/" + one.id).then((found) => {
 		place.replaceChildren(tokenText(found));
 		const later = found.measurements.filter((m) => m.drift !== null || m.entropy !== null);

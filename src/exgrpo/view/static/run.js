@@ -10,13 +10,12 @@ export async function runPage(state) {
 	const found = await Promise.all(chosen.map((i) => ask(i + "/overview")));
 	const page = h("div.page.stack");
 	page.append(heading(found, state), ...found.flatMap((run) => run.missing.map((why) => h("p.note", shown(found.length > 1 ? run.name + ": " + why : why)))));
-	const first = found.find((run) => run.counts);
-	if (first) page.append(found.length > 1 ? countsOf(found) : figures(first.counts));
+	page.append(found.length > 1 ? countsOf(found) : figures(found[0].counts));
 	for (const run of found) if (run.heat) page.append(heatCard(run.heat, found.length > 1 ? "Questions by accuracy: " + run.name : null));
+	for (const run of found) if (run.marks) page.append(marks(run, found.length > 1));
 	const charts = found[0].charts.map((_, i) => found.map((run) => run.charts[i]));
 	const filled = charts.filter((same) => same.some((one) => one.lines.length));
 	page.append(h("div.grid", filled.map((same) => chartCard(same, found, state.axis))));
-	for (const run of found) if (run.marks) page.append(marks(run, found.length > 1));
 	for (const run of found) if (run.options) page.append(options(run, found.length > 1));
 	append(page, [notShown(charts.filter((same) => !filled.includes(same) && !same[0].hidden))]);
 	return page;
@@ -37,9 +36,9 @@ function figures(counts) {
 function countsOf(found) {
 	const columns = [{ head: "", cell: (row) => h("span", { title: row.meaning }, row.label) }, ...found.map((run, i) => ({
 		head: h("span", { class: "k" + (i % 6 + 1) }, shown(run.name)), num: true,
-		cell: (row) => number(run.counts ? run.counts.find((one) => one.label === row.label)?.value : null),
+		cell: (row) => number(run.counts.find((one) => one.label === row.label)?.value),
 	}))];
-	return h("section.card.scroll", table(columns, found.find((run) => run.counts).counts));
+	return h("section.card.scroll", table(columns, found.reduce((all, run) => (run.counts.length > all.length ? run.counts : all), [])));
 }
 
 // Charts without a line, in one place, with the reason.

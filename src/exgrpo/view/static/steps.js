@@ -78,7 +78,7 @@ function members(group, objective) {
 		const weight = stored ? (objective && stored.log_ratio !== null && advantage ? weightOf(objective, stored.log_ratio, advantage) : null) : 1;
 		const title = (stored ? "stored, " + (stored.correct ? "right" : "wrong") + ", age " + plural(stored.age, "step") + ", by " + stored.moment + "\nmean log-ratio " + signed(stored.log_ratio) + " nats, ESS " + number(stored.ess) : "fresh, " + (kind === "unknown" ? "unscorable" : kind))
 			+ "\nadvantage " + signed(advantage) + ", gradient weight " + number(weight);
-		return h("span.member", { title }, s("svg", { width: 14, height: 14 }, mark(kind, 7, 7)), h("span", advantage === null ? "" : signed(advantage, 2)), h("span.faint", stored ? "×" + number(weight, 2) : ""));
+		return h("span.member", { title }, s("svg", { width: 14, height: 14 }, mark(kind, 7, 7)), h("span", advantage === null ? "" : signed(advantage, 2)), h("span.faint", weight !== null && stored ? "×" + number(weight, 2) : ""));
 	}));
 }
 

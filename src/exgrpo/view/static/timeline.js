@@ -8,7 +8,7 @@ const LEFT = 84, RIGHT = 14, MARK = 11, LANE = 18, TOP = 8;
 export function timeline(question, width, choose) {
 	const { groups, trajectories, k } = question;
 	const steps = [...groups.map((g) => g.step), ...trajectories.flatMap((t) => [t.step, ...t.replays.map((r) => r.step), ...(t.left ? [t.left.step] : [])])];
-	if (!steps.length) return h("p.empty", "Nothing has happened to this question in this run yet.");
+	if (!steps.length) return h("p.empty", "Nothing has happened to it yet.");
 	const low = Math.min(...steps), high = Math.max(...steps, low + 1);
 	const inner = Math.max(width - LEFT - RIGHT, Math.min(groups.length * 9, 2600));
 	const x = (step) => LEFT + ((step - low) / (high - low)) * (inner - MARK) + MARK / 2;

@@ -1,0 +1,42 @@
+"""Fill the questions of `exgrpo presets --advise` with what the stored results say: each row one paired difference."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from exgrpo.lab.studies.summary import Findings, interval
+
+ROOT = Path(__file__).resolve().parents[1]
+QUESTIONS = ROOT / "benchmarks" / "advice.yaml"
+FILE = ROOT / "src" / "exgrpo" / "cli" / "advice.json"
+FIGURES = {"pass_at_1": "Pass@1", "pass_at_8": "Pass@8", "equal_time": "Pass@1 at equal time"}
+
+
+def advice(findings: Callable[[str], Findings]) -> str:
+    """Return the contents of the file in the package. findings: study -> its stored results."""
+    asked = yaml.safe_load(QUESTIONS.read_text(encoding="utf-8"))
+    for question in asked:
+        for answer in question["answers"]:
+            answer["rows"] = [_row(findings, *row) for row in answer["rows"]]
+    return json.dumps(asked, indent=1, ensure_ascii=False) + "\n"
+
+
+def _row(findings: Callable[[str], Findings], *row: str) -> dict[str, Any]:
+    study, setting, arm, against, figure = row
+    found = findings(study)
+    difference = found.difference(setting, arm, against, figure)
+    if difference is None:
+        raise SystemExit(f"advice: {', '.join(row)} has fewer than five pairs.")
+    return {
+        "study": study, "setting": setting, "arm": arm, "against": against, "figure": FIGURES[figure],
+        "difference": interval(difference), "told_apart": told_apart(difference.t_low, difference.t_high),
+        "seeds": len(found.seeds(setting, arm, against)),
+    }  # fmt: skip
+
+
+def told_apart(low: float, high: float) -> str:
+    """Say on which side of 0 an interval lies."""
+    return "better" if low > 0 else "worse" if high < 0 else "not told apart"
