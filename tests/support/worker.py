@@ -5,7 +5,7 @@ Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 
 Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
 (`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be), `blind_to` (a
-folder), `model` (a folder), `synced` (whether vLLM gets the weights).
+folder), `model` (a folder), `synced` (whether vLLM gets the weights), `rare` (success is).
 """
 
 import faulthandler
@@ -58,6 +58,11 @@ SCRIPTS = {"scripted": scripted, "alike": alike}
 
 def by_luck(prompts, completions, right, **kwargs):
     return [float("1" in c) for c in completions]
+
+
+def by_first(prompts, completions, right, **kwargs):
+    """Rarer than by luck: groups without any success are as frequent as others."""
+    return [float(c[:1].isdigit()) for c in completions]
 
 
 def letters(texts):
@@ -123,10 +128,11 @@ def refused(output: Path, options: dict) -> dict:
 def job(output: Path, options: dict) -> dict:
     """One run; what is known of it afterwards."""
     sharded.forget()
-    GRPOTrainer._generate_single_turn = h.scripted_generation
     script = SCRIPTS[options.pop("script", "scripted")] if options.pop("scripted") else None
+    GRPOTrainer._generate_single_turn = h.scripted_generation if script else GrpoGeneration
     n = options.pop("questions", 24)
-    reward = h.right_reward if script else by_luck
+    chance = by_first if options.pop("rare", False) else by_luck
+    reward = h.right_reward if script else chance
     if options.pop("count_calls", False):
         GRPOTrainer._generate_single_turn = _counting(output)
     _see_all_but(options.pop("blind_to", None))

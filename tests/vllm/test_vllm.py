@@ -21,8 +21,9 @@ SAMPLED = {
     "vllm_max_model_length": 64, "per_device_train_batch_size": ROWS,
 }  # fmt: skip
 LIKELIEST = {**SAMPLED, "temperature": 0.01, "learning_rate": 0.0, "admission": "all", "retirement": "never"}
-RESCUED = {"preset": "rescue", "questions": 8, "retirement": "never", "learning_rate": 1e-3, "max_steps": 8}
-"""A group without success takes a stored one: the same few questions again, and little learned."""
+FEW = {"rare": True, "questions": 8, "retirement": "never", "learning_rate": 1e-3, "max_steps": 8}
+"""The same few questions again, most of them failed: whatever is sampled, something is replayed."""
+RESCUED = {**FEW, "preset": "rescue"}
 HALF = {**SAMPLED, "per_device_train_batch_size": ROWS // 2}
 
 
@@ -86,6 +87,7 @@ def two_ranks(tmp_path_factory, around):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, around):
+    """What a server samples depends on when requests arrive: no two runs are alike."""
     folder = tmp_path_factory.mktemp("served")
     model = engine.policy(folder / "model")
     with engine.serving(model, folder / "server.txt", around[1]) as address:
@@ -94,9 +96,9 @@ def served(tmp_path_factory, around):
         }  # fmt: skip
         jobs = {
             "not synced": {**run, "synced": False},
-            "exgrpo": run,
+            "exgrpo": {**run, **FEW},
             "rescue": {**run, **RESCUED},
-            "FSDP2": {**run, "backend": "fsdp full"},
+            "FSDP2": {**run, **FEW, "backend": "fsdp full"},
         }
         return launched(folder, 2, jobs, around)
 
