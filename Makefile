@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SHARDED := .venv-sharded
+VLLM := .venv-vllm
 
 VERL := .venv-verl/bin
 VERL_STAMP := .venv-verl/.installed
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-browser test-sharded test-verl quick check format docs docs-site release-check clean
+.PHONY: help demo test test-browser test-sharded test-verl test-vllm quick check format docs docs-site release-check clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,10 +27,10 @@ demo: $(STAMP)  ## train four presets on a tiny policy and compare them (about 5
 	$(BIN)/exgrpo demo
 
 quick: $(STAMP)  ## the tests that take less than 0.7 seconds each, with fewer random examples
-	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow and not sharded and not browser'
+	HYPOTHESIS_PROFILE=quick $(PYTEST) --dist worksteal -m 'not slow and not sharded and not browser and not vllm'
 
 test: $(STAMP)  ## all tests but those in a browser, on two processes with one thread each
-	$(PYTEST) --dist loadfile -m 'not browser and not sharded'
+	$(PYTEST) --dist loadfile -m 'not browser and not sharded and not vllm'
 
 test-browser: $(STAMP)  ## the page of a run in a headless Chromium, which must be installed (apt-get install chromium chromium-driver)
 	EXGRPO_NEEDS_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/view
@@ -58,6 +59,17 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt
 test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 15 minutes on 2 cores)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore -m verl tests/verl
 
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -c constraints-vllm.txt torch && \
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt && \
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps -e . || \
+	{ echo "make test-vllm: vLLM's environment could not be installed (it needs Linux, Python 3.11 to 3.13, 4 GB and the package index). Nothing was tested." >&2; exit 1; }
+	touch $@
+
+test-vllm: $(VLLM)/.installed  ## a real vLLM on the CPU: colocated, with FSDP2 and LoRA, and as a server (1 minute on 2 cores, and 3 to install)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -W ignore -m vllm tests/vllm
+
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -82,4 +94,4 @@ release-check: $(STAMP)  ## what a release would ship: versions, notes, files, l
 	$(BIN)/python -m tools.release
 
 clean:  ## the virtual environment, and what tools leave behind
-	rm -rf $(VENV) $(SHARDED) .venv-verl .venv-docs site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SHARDED) .venv-verl $(VLLM) .venv-docs site .pytest_cache .mypy_cache .ruff_cache

@@ -45,10 +45,14 @@ def start(output: Path, jobs: list[dict], world: int, nodes: int = 1, node: int 
     )  # fmt: skip
 
 
-def finish(run: subprocess.Popen) -> str:
-    """Wait for processes to end; what they wrote to stderr. All that hang are ended, too."""
+def finish(run: subprocess.Popen, limit: float = LIMIT) -> str:
+    """Wait for processes to end; what they wrote to stderr. All that hang are ended, and it is said where they stood."""
     try:
-        return run.communicate(timeout=LIMIT)[1]
+        return run.communicate(timeout=limit)[1]
+    except subprocess.TimeoutExpired:
+        run.terminate()  # torchrun ends its workers, which are no members of its group
+        said = run.communicate(timeout=90)[1]
+        raise AssertionError(f"not ended after {limit} s:\n{said[-12000:]}") from None
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
@@ -60,10 +64,10 @@ def results(output: Path, world: int) -> list[list[dict]]:
     return ranks
 
 
-def launch_all(output: Path, world: int, jobs: list[dict], **more: str) -> list[list[dict]]:
-    """Jobs one after the other in the same processes; what each rank says of each."""
-    run = start(output, jobs, world, **more)
-    said = finish(run)
+def launch_all(output: Path, world: int, jobs: list[dict], limit: float = LIMIT, **more: str) -> list[list[dict]]:
+    """Jobs one after the other in the same processes, within `limit` seconds; what each rank says of each."""
+    run = start(output, jobs, world, **{"DUMP_TRACEBACK_AFTER": str(limit - 60), **more})
+    said = finish(run, limit)
     assert run.returncode == 0, said[-6000:]
     return results(output, world)
 

@@ -23,7 +23,9 @@ def tiny_tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tiny_model(seed: int = 0, learned_positions: bool = False, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+def tiny_model(
+    seed: int = 0, learned_positions: bool = False, dtype: torch.dtype = torch.float32, width: int = 32
+) -> torch.nn.Module:
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     size = len(CHARACTERS) + 4
@@ -38,7 +40,7 @@ def tiny_model(seed: int = 0, learned_positions: bool = False, dtype: torch.dtyp
     else:
         model = LlamaForCausalLM(
             LlamaConfig(
-                vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+                vocab_size=size, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2, num_attention_heads=2,
                 num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, **tokens,
             )
         )  # fmt: skip

@@ -5,7 +5,7 @@ Usage: torchrun --nproc_per_node N worker.py OUTPUT JSON-LIST-OF-OPTIONS
 
 Options of a job are the trainer's, and: `scripted`, `questions`, `run` (output_dir), `stop` (at a step), `resume`, `backend`
 (`sharded.options`), `lora`, `evaluate`, `script` (the name of one), `count_calls`, `refused` (it must be), `blind_to` (a
-folder).
+folder), `model` (a folder), `synced` (whether vLLM gets the weights), `rare` (success is).
 """
 
 import faulthandler
@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from exgrpo.errors import ExGRPOError
 from exgrpo.experience.events import Admitted, Continued, Observed, Replayed, Retired, Skipped, Stored
 from exgrpo.experience.replayed import fingerprint_of
 from exgrpo.trl import resume
 from exgrpo.trl.checkpoint import is_complete
+from tests.support import engine, sharded
 from tests.support import harness as h
-from tests.support import sharded
 from tests.support.threads import tokens_everywhere
 from trl import GRPOTrainer
 
@@ -58,6 +58,11 @@ SCRIPTS = {"scripted": scripted, "alike": alike}
 
 def by_luck(prompts, completions, right, **kwargs):
     return [float("1" in c) for c in completions]
+
+
+def by_first(prompts, completions, right, **kwargs):
+    """Rarer than by luck: groups without any success are as frequent as others."""
+    return [float(c[:1].isdigit()) for c in completions]
 
 
 def letters(texts):
@@ -106,6 +111,9 @@ def main() -> None:
     results = [refused(output, options) if options.pop("refused", False) else job(output, options) for options in jobs]
     rank = PartialState().process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(results))
+    if "vllm" in sys.modules:
+        PartialState().wait_for_everyone()
+        os._exit(0)  # its threads do not end by themselves
 
 
 def refused(output: Path, options: dict) -> dict:
@@ -120,16 +128,22 @@ def refused(output: Path, options: dict) -> dict:
 def job(output: Path, options: dict) -> dict:
     """One run; what is known of it afterwards."""
     sharded.forget()
-    GRPOTrainer._generate_single_turn = h.scripted_generation
     script = SCRIPTS[options.pop("script", "scripted")] if options.pop("scripted") else None
+    GRPOTrainer._generate_single_turn = h.scripted_generation if script else GrpoGeneration
     n = options.pop("questions", 24)
-    reward = h.right_reward if script else by_luck
+    chance = by_first if options.pop("rare", False) else by_luck
+    reward = h.right_reward if script else chance
     if options.pop("count_calls", False):
         GRPOTrainer._generate_single_turn = _counting(output)
     _see_all_but(options.pop("blind_to", None))
     run, stop, checkpoint = options.pop("run", str(output)), options.pop("stop", None), options.pop("resume", None)
     options |= sharded.options(backend) if (backend := options.pop("backend", None)) else {}
     more = {"peft_config": _lora()} if options.pop("lora", False) else {}
+    if folder := options.pop("model", None):
+        more["model"] = AutoModelForCausalLM.from_pretrained(folder)
+    synced = options.pop("synced", True)
+    if options.get("use_vllm"):
+        engine.on_cpus()
     if options.pop("evaluate", False):
         options |= {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
         more["eval_dataset"] = h.questions(8)
@@ -142,11 +156,13 @@ def job(output: Path, options: dict) -> dict:
     start, held = {}, Held(trainer)
     trainer.add_callback(AtStart(trainer, start))
     trainer.add_callback(held)
+    calls = engine.watch(trainer, synced) if trainer.use_vllm else []
     trainer.train(resume_from_checkpoint=checkpoint)
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {
         "world": trainer.accelerator.num_processes,
         "held": held.by,
+        "engine": engine.said(trainer, calls),
         "events": [event_row(event) for event in trainer.events],
         "behaviour": [e.trajectory.behaviour_logps.tolist() for e in trainer.events.of(Admitted)],
         "fingerprint": _fingerprint(trainer),
