@@ -271,10 +271,11 @@ def test_a_log_that_misspeaks_of_when_things_happened_is_reported(root, config, 
 
 
 def test_a_lost_commit_is_reported(campaign):
+    """The run itself misses it, at its next commit."""
     campaign.sabotage = forget_a_commit
     with campaign.run(FULL) as run:
         outcome = run.attempt(crash_run.Kill("commit", "COMMIT", nth=12), campaign.arranged())
-    assert (outcome.end, outcome.lost > 0) == ("killed", True)
+    assert (outcome.end, outcome.lost > 0) == ("refused", True)
 
 
 def test_a_buffer_that_is_rebuilt_wrongly_is_reported(root):

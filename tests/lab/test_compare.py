@@ -63,7 +63,7 @@ class Jobs:
         for job in jobs:
             yield from self._tick("start", job, None)
             self.ran.append(job.name)
-            key = repr(job)
+            key = repr(replace(job, after=()))  # what was done before a crash is not waited for
             if key not in self.known:
                 progress = {"on_progress": lambda state: None} if job.reports else {}
                 self.known[key] = find(job.function)(**job.arguments, **progress)

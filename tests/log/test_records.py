@@ -15,7 +15,17 @@ from exgrpo.archive.transfer import Bounds, KnownTrajectory, inherit, source_of
 from exgrpo.config import ReplayConfig
 from exgrpo.errors import DamagedLogError, ExperienceLogError
 from exgrpo.experience import ExperienceBuffer, Trajectory
-from exgrpo.experience.events import Learned, Measured, Observed, PlannerState, Retired, Returned, Stored
+from exgrpo.experience.events import (
+    Continued,
+    Learned,
+    Measured,
+    Observed,
+    PlannerState,
+    Retired,
+    Returned,
+    Skipped,
+    Stored,
+)
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.log import LogReader, LogWriter, rebuild, schema
 from exgrpo.log.rebuild import empty_buffer
@@ -238,8 +248,16 @@ def test_a_log_of_schema_1_is_refused_with_what_to_do(log):
     assert log.read_bytes() == before
 
 
-def test_a_log_of_schema_2_is_read_as_it_is_and_given_its_tables_when_it_is_written(log):
-    """What an exgrpo of 0.2 wrote: no such tables, and nothing of the variance of groups in its snapshots."""
+def test_a_log_of_schema_2_is_read_as_it_is_and_given_its_tables_when_it_is_written(tmp_path, monkeypatch):
+    """What an exgrpo of 0.2 wrote: no such events and tables, and nothing of the variance of groups in its snapshots."""
+    told = LogWriter.__call__
+
+    def as_before(self, event):
+        if not isinstance(event, (Continued, Skipped)):
+            told(self, event)
+
+    monkeypatch.setattr(LogWriter, "__call__", as_before)
+    log, _ = eventful(tmp_path, skip="none")
     with LogReader(log) as reader:
         events = [event for _, event in reader.events(reader.lineage())]
         wanted = rebuilt(reader)

@@ -91,6 +91,8 @@ class LogMachine(RuleBasedStateMachine):
     )
     def observe(self, question, outcome, spread=math.nan, replayed=False):
         self.log(Observed(self.generation, self.step, question, *outcome, 0, replayed, spread))
+        counts = np.array([question]), np.array([outcome[0]]), np.array([outcome[1]]), np.array([spread])
+        self.buffer.questions.variance.observe(*counts, self.generation)
         self.buffer.observe(question, *outcome, spread)
         if replayed:
             self.buffer.questions.chosen(question, self.step)

@@ -254,7 +254,7 @@ def test_share_of_a_float_that_falls_short():
     assert replay_count(8, 0) == 0
     assert replay_count(3, 0.5) == 1
     assert replay_count(128, np.float64(0.29)) == 37
-    for wrong in (-0.1, 1.1, float("nan")):
+    for wrong in (-0.1, float("inf"), float("nan")):
         with pytest.raises(ConfigurationError, match="replay_share"):
             replay_count(8, wrong)
 

@@ -860,6 +860,25 @@ def test_a_user_s_own_options_act(tmp_path, own):
     assert (finals[0] - finals[2]).abs().max() > 1e-3
 
 
+SMALL = [
+    {"preset": "fresh-per", "age_decay": 2.0},
+    {"preset": "skip", "skip_floor_solved": 0.2, "skip_floor_hopeless": 0.4},
+    {"correction": "asymre", "admission": "all", "asymmetry": 0.3},
+    {"correction": "veto", "admission": "all", "veto_ratio": 0.5},
+    {"preset": "prefix", "prefix_before_answer": False},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", SMALL, ids=lambda options: next(iter(options.values())))
+def test_small_options_reach_the_plan_and_the_loss(tmp_path, options):
+    trainer = run(tmp_path, rights(*FIVE), n=16, steps=6, **options)
+    assert trainer.state.global_step == 6
+    known = {**vars(trainer.planner.config), **vars(trainer.args.objective)}
+    for name in options.keys() - {"preset"}:
+        assert known[name] == options[name], name
+
+
 # None is left out ---------------------------------------------------------------------------------------------------
 
 

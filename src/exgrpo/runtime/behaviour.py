@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..archive.dataset_card import CARD
 from ..archive.exported import unknown_in_export
 from ..config import ObjectiveConfig, ReplayConfig
 from ..errors import ConfigurationError
@@ -49,12 +50,15 @@ def _refused(replay: ReplayConfig, objective: ObjectiveConfig) -> Iterator[tuple
 
 
 def without_behaviour(path: str) -> list[Provenance]:
-    """Origins of what is stored without behaviour log-probs in an output directory, a log or an exported folder."""
+    """Origins of what is stored without behaviour log-probs in an output directory, a log or an exported folder; none where
+    there is no experience (any more): a run that is resumed does not need it, and another one says so when it starts."""
     with usable(Path(path)):
         place = Path(path).expanduser()
         if place.is_dir() and log_in(place).is_file():
             place = log_in(place)
         is_folder = place.is_dir()
+    if is_folder and not (place / CARD).is_file():
+        return []
     if is_folder:
         return unknown_in_export(place)
     with LogReader(place) as reader:

@@ -110,7 +110,7 @@ function drawMarks(u, runs, axis) {
 	ctx.restore();
 }
 
-// A small curve of accuracy over the latest groups of a question.
+// A small curve of accuracy of a question.
 export function spark(points, width = 110, height = 24) {
 	if (!points.length) return h("span.faint", "–");
 	const x = (i) => 3 + (points.length > 1 ? (i * (width - 6)) / (points.length - 1) : (width - 6) / 2);
