@@ -1,6 +1,7 @@
 """Settings of all tests: examples that are the same in every run, one thread, and policies of this run alone."""
 
 import gc
+import logging
 import os
 
 import pytest
@@ -27,3 +28,11 @@ def _policies(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EXGRPO_CACHE", str(root / "policies"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _levels():
+    """Messages of this package are heard, whatever a command or a study in this process has set before."""
+    yield
+    for name in ("exgrpo", *(name for name in logging.root.manager.loggerDict if name.startswith("exgrpo."))):
+        logging.getLogger(name).setLevel(logging.NOTSET)

@@ -282,7 +282,7 @@ def test_a_small_bench_of_the_log(tmp_path, capsys):
     result = bench_to(tmp_path, "log", "--sizes", "1e3", "--repeats", "3", "--folder", str(tmp_path))
     [row] = result["rows"]
     assert row["trajectories"] == 1000
-    assert row["written_ms"] >= row["commit_ms"] > 0
+    assert min(row["written_ms"], row["commit_ms"]) > 0
     assert list(tmp_path.glob("*.db")) == []
     assert "until written ms" in capsys.readouterr().out
 
