@@ -9,7 +9,7 @@ what 0.2.0 did: objects gathered by every process, and broadcast to every proces
 import argparse
 import json
 import os
-import pickle
+import pickle  # only to count bytes: it is what the hosts send objects by
 import resource
 import socket
 import time

@@ -1,6 +1,6 @@
 """Processes that hold no tokens follow the main one by its events: the same index, for less than 100 bytes a row."""
 
-import pickle
+import pickle  # events reach other processes by it
 
 import numpy as np
 from hypothesis import given
