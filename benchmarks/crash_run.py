@@ -708,7 +708,7 @@ class _Witness:
             ids = repr([list(map(int, ids)) for ids in scored.completion_ids]).encode()
             rewards, plan = scored.rewards.numpy().tobytes(), scored.batch.plan
             questions = np.asarray(plan.questions, np.int64).tobytes()
-            self._tell({"generation": int(plan.generation), "hash": f"{zlib.crc32(ids + rewards + questions):08x}"})
+            self._tell({"generation": int(plan.iteration), "hash": f"{zlib.crc32(ids + rewards + questions):08x}"})
             return advantages(step, scored)
 
         LogWriter._write, ReplayStep.advantages = writing, crediting

@@ -295,12 +295,12 @@ def test_a_schedule_that_leaves_0_to_1_is_refused():
 def test_an_admission_a_retirement_and_an_eviction_of_one_s_own():
     register_admission("cut_ones", lambda completion: completion.finish_reason == "length")
     register_retirement("half", lambda standing: 2 * standing.successes >= standing.completions)
-    register_eviction("second", lambda candidates: min(1, candidates.held.shape[1] - 1))
+    register_eviction("second", lambda candidates: min(1, candidates.valid.shape[1] - 1))
     lab = Lab(8, k=4, admission="cut_ones", retirement="half", eviction="second", capacity_per_question=3)
     plan = lab.plan(2)
     groups = lab.observe(plan, {int(plan.questions[0]): 1, int(plan.questions[1]): 2})
     assert lab.buffer.retired[plan.questions].tolist() == [False, True]
-    assert [lab.planner.wants(groups[0], False, reason) for reason in ("stop", "length")] == [False, True]
+    assert [lab.planner.should_admit(groups[0], False, reason) for reason in ("stop", "length")] == [False, True]
     question = int(plan.questions[0])
     lab.planner.admit([trajectory(question, name) for name in (1, 2, 3, 4, 5)])
     assert [name_of(lab.buffer.get(slot)) for slot in lab.buffer.slots_of(question)[::-1]] == [1, 4, 5]

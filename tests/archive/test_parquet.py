@@ -386,7 +386,7 @@ def test_an_export_of_format_1_is_read(log, folder):
     assert read(folder) == [(key, (*row[:7], True, unknown, None)) for key, row in rows]
     found = read_export(folder)
     assert (found.origin, found.source.end) == (replace(ORIGIN, embedding=""), end)
-    assert {question.spread for question in found.source.questions} == {None}
+    assert {question.reward_std for question in found.source.questions} == {None}
 
 
 SINCE_2 = ["correct", "advantage", "quality", "embedding"]

@@ -175,9 +175,9 @@ def test_weights_over_problem_types_worked_by_hand():
 def test_a_rehearsal_changes_nothing():
     for preset in ("exgrpo-paper-text", "rescue", "headroom-drift", "prompt-replay", "entropy-guided"):
         pool = pool_of(preset, max_uses=1, max_age=15)
-        before = fingerprint_of(pool.buffer), pool.planner.generation
+        before = fingerprint_of(pool.buffer), pool.planner.iteration
         Rehearsals(pool, Table(pool), batch=16, epoch=0.0, draws=3)
-        assert (fingerprint_of(pool.buffer), pool.planner.generation) == before, preset
+        assert (fingerprint_of(pool.buffer), pool.planner.iteration) == before, preset
 
 
 @pytest.mark.slow

@@ -40,12 +40,12 @@ def test_who_is_wanted(admission, name):
     has = {"r": RIGHT in GROUPS[name], "w": WRONG in GROUPS[name]}
     for letter, correct in (("r", True), ("w", False)):
         if has[letter]:
-            assert lab.planner.wants(group, correct, "stop") == (letter in WANTED[admission][name])
+            assert lab.planner.should_admit(group, correct, "stop") == (letter in WANTED[admission][name])
 
 
 def test_a_group_with_a_stored_member_counts_its_fresh_ones():
     lab = Lab(4, k=4, admission="single_success")
-    assert lab.planner.wants(Group(0, np.array([RIGHT, WRONG, WRONG]), replayed=True), True, "stop")
+    assert lab.planner.should_admit(Group(0, np.array([RIGHT, WRONG, WRONG]), replayed=True), True, "stop")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_failure_that_is_like_nothing_stored_is_not_above_the_default_threshol
     """0.7 x 0 + 0.3 x 1 is 0.3, which does not exceed 0.3, whatever floating point makes of 1 - 0.7."""
     lab = Lab(4, k=4, admission="quality")
     group = Group(0, np.array([RIGHT, WRONG, WRONG, WRONG]))
-    assert not lab.planner.wants(group, False, "stop")
+    assert not lab.planner.should_admit(group, False, "stop")
     assert lab.planner.admit([embedded(0, 1, 1, 0, correct=False)], [group]) == 0
 
 
@@ -156,7 +156,7 @@ def test_when_a_question_retires(options, right, retires):
     assert lab.buffer.retired[question] == retires
     assert [e.question for e in lab.of(Retired)] == [question] * retires
     assert {(e.question, e.reason) for e in lab.of(Evicted)} == ({(question, "retired")} if retires else set())
-    assert lab.planner.wants(Group(question, np.array([RIGHT, WRONG])), True, "stop") != retires
+    assert lab.planner.should_admit(Group(question, np.array([RIGHT, WRONG])), True, "stop") != retires
 
 
 def test_an_unscorable_completion_counts_against_a_threshold():

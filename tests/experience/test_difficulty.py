@@ -74,20 +74,20 @@ def test_a_group_without_a_scorable_completion_is_no_part_of_a_window():
 def test_a_spread_is_that_of_the_latest_group_and_is_told():
     lab = Lab(4, k=4, difficulty="spread")
     plan = lab.plan(2)
-    lab.observe(plan, spread=0.25)
-    assert [e.spread for e in lab.of(Observed)] == [0.25, 0.25]
-    assert lab.buffer.questions.spread[plan.questions].tolist() == [0.25, 0.25]
+    lab.observe(plan, reward_std=0.25)
+    assert [e.reward_std for e in lab.of(Observed)] == [0.25, 0.25]
+    assert lab.buffer.questions.reward_std[plan.questions].tolist() == [0.25, 0.25]
     first = int(plan.questions[0])
-    lab.know(first, 2, spread=0.5)
-    assert lab.buffer.questions.spread[first] == 0.5
-    lab.know(first, 0, 0, spread=0.75)  # nothing could be scored: nothing is said
-    assert lab.buffer.questions.spread[first] == 0.5
+    lab.know(first, 2, reward_std=0.5)
+    assert lab.buffer.questions.reward_std[first] == 0.5
+    lab.know(first, 0, 0, reward_std=0.75)  # nothing could be scored: nothing is said
+    assert lab.buffer.questions.reward_std[first] == 0.5
 
 
 def test_a_question_never_observed_has_no_accuracy_and_no_spread():
     lab = Lab(2)
     assert np.isnan(lab.buffer.questions.accuracy(np.array([0]))).all()
-    assert np.isnan(lab.buffer.questions.spread).all()
+    assert np.isnan(lab.buffer.questions.reward_std).all()
     lab.planner.admit([trajectory(0, 1)])
     assert lab.buffer.num_replayable == 0
 
@@ -98,10 +98,10 @@ def test_a_snapshot_goes_on_alike(difficulty):
     lab, other = Lab(6, k=4, **options), Lab(6, k=4, **options)
     rng = np.random.default_rng(0)
     for _ in range(30):
-        lab.know(int(rng.integers(6)), int(rng.integers(5)), spread=float(rng.random()))
+        lab.know(int(rng.integers(6)), int(rng.integers(5)), reward_std=float(rng.random()))
     restore(other.buffer, snapshot_of(lab.buffer))
     for _ in range(30):
         seen = int(rng.integers(6)), int(rng.integers(5))
         for each in (lab, other):
-            each.know(*seen, spread=NAN)
+            each.know(*seen, reward_std=NAN)
         assert fingerprint_of(lab.buffer) == fingerprint_of(other.buffer)

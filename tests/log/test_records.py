@@ -17,7 +17,6 @@ from exgrpo.errors import DamagedLogError, ExperienceLogError
 from exgrpo.experience import ExperienceBuffer, Trajectory
 from exgrpo.experience.events import (
     Continued,
-    Learned,
     Measured,
     Observed,
     PlannerState,
@@ -25,6 +24,7 @@ from exgrpo.experience.events import (
     Returned,
     Skipped,
     Stored,
+    Trained,
 )
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.log import LogReader, LogWriter, rebuild, schema
@@ -133,7 +133,7 @@ def test_a_zero_with_a_sign_is_no_damage(tmp_path):
     path = tmp_path / "a.db"
     writer, buffer = opened(path)
     buffer.admit([trajectory(logps=[0.0], entropy=-0.0, advantage=-0.0)])
-    writer(Learned(0, 0, 0, 0, -0.0, 1.0))
+    writer(Trained(0, 0, 0, 0, -0.0, 1.0))
     writer.commit(PlannerState())
     writer.close()
     assert verify(path) == []
@@ -455,17 +455,17 @@ def test_what_is_scored_again_is_right_and_its_advantage_is_not_known(log, held,
 def test_spreads_travel(log, tmp_path):
     with LogReader(log) as reader:
         export(reader, tmp_path / "out")
-        wanted = {q.facts.key: q.spread for q in source_of(reader).questions if q.scorable}
+        wanted = {q.facts.key: q.reward_std for q in source_of(reader).questions if q.scorable}
         sql = "SELECT q.key, o.spread FROM observations o JOIN question q ON q.id = o.question WHERE o.scorable ORDER BY seq"
         assert wanted == dict(reader.rows(sql))  # the latest of each
-    assert {q.facts.key: q.spread for q in read_folder(tmp_path / "out").questions if q.scorable} == wanted
+    assert {q.facts.key: q.reward_std for q in read_folder(tmp_path / "out").questions if q.scorable} == wanted
     assert len(set(wanted.values())) > 2
     import_folder(tmp_path / "out", tmp_path / "new.db")
     assert dict(query(tmp_path / "new.db", sql)) == wanted
     with LogReader(tmp_path / "new.db") as reader:
         buffer, _ = buffer_at(reader)
-        spreads = {facts.key: buffer.questions.spread[number] for number, facts in reader.questions()}
-    assert {key: value for key, value in spreads.items() if not np.isnan(value)} == {
+        reward_stds = {facts.key: buffer.questions.reward_std[number] for number, facts in reader.questions()}
+    assert {key: value for key, value in reward_stds.items() if not np.isnan(value)} == {
         key: np.float32(value) for key, value in wanted.items()
     }
 

@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Trajectory
 from exgrpo.experience.events import (
-    Learned,
     Observed,
     Planned,
     PlannerState,  # fmt: skip
     Replayed,
     Retired,
     Returned,
+    Trained,
 )
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
@@ -86,14 +86,14 @@ class LogMachine(RuleBasedStateMachine):
     @rule(
         question=question,
         outcome=st.sampled_from([(0, 0), (0, 4), (2, 4), (2, 3), (1, 2), (3, 3)]),
-        spread=st.one_of(nan, st.floats(0, 9)),
+        reward_std=st.one_of(nan, st.floats(0, 9)),
         replayed=st.booleans(),
     )
-    def observe(self, question, outcome, spread=math.nan, replayed=False):
-        self.log(Observed(self.generation, self.step, question, *outcome, 0, replayed, spread))
-        counts = np.array([question]), np.array([outcome[0]]), np.array([outcome[1]]), np.array([spread])
+    def observe(self, question, outcome, reward_std=math.nan, replayed=False):
+        self.log(Observed(self.generation, self.step, question, *outcome, 0, replayed, reward_std))
+        counts = np.array([question]), np.array([outcome[0]]), np.array([outcome[1]]), np.array([reward_std])
         self.buffer.questions.variance.observe(*counts, self.generation)
-        self.buffer.observe(question, *outcome, spread)
+        self.buffer.observe(question, *outcome, reward_std)
         if replayed:
             self.buffer.questions.chosen(question, self.step)
 
@@ -152,7 +152,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log(Replayed(self.generation, self.step, question, serial, moment, 1, math.nan))
         if self.config.max_uses and uses + 1 >= self.config.max_uses:
             self.buffer.wear_out(slot)
-        self.log(Learned(self.generation, self.step, question, serial, log_ratio, 1.0))
+        self.log(Trained(self.generation, self.step, question, serial, log_ratio, 1.0))
 
     @rule(age=st.integers(0, 3))
     def the_old_leave(self, age):

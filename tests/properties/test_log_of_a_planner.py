@@ -49,13 +49,13 @@ def test_reopened_planners_plan_alike(tmp_path, case):
     whole.generations(GENERATIONS)
     run, positions = Run(tmp_path / "run.db", seed=case, **options), []
     for stop in sorted(draw.sample(range(3, GENERATIONS), 3)):
-        while run.planner.generation < stop:
+        while run.planner.iteration < stop:
             positions.append(run.generation(snapshot=draw.random() < 0.2))
         run.close()
         del positions[len(positions) - draw.randrange(3) :]
         run = Run(tmp_path / "run.db", seed=case, position=positions[-1], **options)
-        assert run.planner.generation == len(positions)
-    while run.planner.generation < GENERATIONS:
+        assert run.planner.iteration == len(positions)
+    while run.planner.iteration < GENERATIONS:
         run.generation()
     assert fingerprint_of(run.buffer) == fingerprint_of(whole.buffer)
     assert asdict(run.planner.state(run.step)) == asdict(whole.planner.state(whole.step))

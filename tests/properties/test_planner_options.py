@@ -98,7 +98,7 @@ class Run:
 
     def generation(self):
         """One more; answers with all that came of it."""
-        counter = self.planner.generation
+        counter = self.planner.iteration
         step = counter * 2 // 3  # some steps hold two generations
         plan = self.planner.plan(BATCH, step, counter * BATCH / self.questions, lambda ts: score(ts, step))
         if np.random.default_rng((self.seed, counter)).random() < 0.1:  # a reward function raised
@@ -132,14 +132,14 @@ class Run:
         if not outcomes.size:
             return None
         known = outcomes[outcomes != UNSCORABLE]
-        spread = float(np.float32(known.std())) if known.size and (counter + question) % 5 else np.nan
-        return Group(question, outcomes, replayed, spread, 0 if prefix is None else prefix.length)
+        reward_std = float(np.float32(known.std())) if known.size and (counter + question) % 5 else np.nan
+        return Group(question, outcomes, replayed, reward_std, 0 if prefix is None else prefix.length)
 
     def _completions(self, counter, step, group):
         for member, outcome in enumerate(group.outcomes.tolist()):
             draw = np.random.default_rng((self.seed, counter, group.question, member))
             finish = "length" if draw.random() < 0.2 else "stop"
-            if outcome == UNSCORABLE or not self.planner.wants(group, outcome == RIGHT, finish):
+            if outcome == UNSCORABLE or not self.planner.should_admit(group, outcome == RIGHT, finish):
                 continue
             length = int(draw.integers(1, 4))
             yield Trajectory(

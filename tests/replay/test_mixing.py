@@ -135,7 +135,7 @@ def test_prompt_replay_stores_nothing_and_replays_questions():
     assert plan.choices == ()
     groups = lab.observe(plan)
     assert [group.outcomes.size for group in groups] == [8] * 4  # K fresh completions of each
-    assert not lab.planner.wants(groups[0], True, "stop")
+    assert not lab.planner.should_admit(groups[0], True, "stop")
     assert lab.of(Replayed) == []
     assert sum(e.replayed for e in lab.of(Observed)) == 2
 
@@ -393,4 +393,4 @@ def test_a_frozen_bank_takes_nothing_of_the_run():
     lab = Lab(admission="none", question_choice="uniform")
     lab.store(0, 1)
     (group, *_) = lab.observe(lab.plan(4), {0: 8})
-    assert not lab.planner.wants(group, True, "stop")
+    assert not lab.planner.should_admit(group, True, "stop")

@@ -64,7 +64,7 @@ class Lab:
 
 
 def wants(lab, question, finish_reason, outcomes=(RIGHT, WRONG), correct=True):
-    return lab.planner.wants(Group(question, np.array(outcomes)), correct, finish_reason)
+    return lab.planner.should_admit(Group(question, np.array(outcomes)), correct, finish_reason)
 
 
 def replayed(plan):
@@ -132,7 +132,7 @@ def test_uses_are_counted_and_told():
         (slot,) = lab.buffer.slots_of(2)
         assert lab.buffer.column("uses")[slot] == turn
         last = lab.of(Replayed)[-1]
-        assert (last.generation, last.step, last.question, last.serial) == (plan.generation, plan.step, 2, 0)
+        assert (last.generation, last.step, last.question, last.serial) == (plan.iteration, plan.step, 2, 0)
         assert last.moment == "plan"
         assert last.age == plan.step - lab.buffer.column("step")[slot]
         np.testing.assert_equal(last.entropy, float(lab.buffer.column("entropy")[slot]))
@@ -142,7 +142,7 @@ def test_uses_are_counted_and_told():
 def test_generations_count_and_steps_are_as_given():
     lab = Lab()
     plans = [lab.planner.plan(2, step, 0.0, lab.scorer) for step in (0, 0, 1, 1, 2)]
-    assert [p.generation for p in plans] == [0, 1, 2, 3, 4]
+    assert [p.iteration for p in plans] == [0, 1, 2, 3, 4]
     assert [p.step for p in plans] == [0, 0, 1, 1, 2]
 
 
@@ -239,7 +239,7 @@ def test_a_solved_question_retires_for_good():
     assert lab.buffer.count[question] == 0
     assert not wants(lab, question, "stop")
     assert lab.planner.admit([lab.trajectory(question, 5)]) == 0
-    assert lab.of(Retired) == [Retired(plan.generation, plan.step, question)]
+    assert lab.of(Retired) == [Retired(plan.iteration, plan.step, question)]
     assert {e.serial for e in lab.of(Evicted)} == {0, 1}
     for _ in range(12):
         assert question not in lab.plan(2).questions
@@ -402,7 +402,7 @@ def test_the_accuracy_of_a_rescued_question_is_that_of_its_fresh_completions():
     assert (lab.buffer.questions.successes[0], lab.buffer.questions.scorable[0]) == (0, 4)
     assert lab.buffer.count[0] == 1
     (event,) = lab.of(Replayed)
-    assert (event.generation, event.step, event.question, event.serial) == (plan.generation, plan.step, 0, 0)
+    assert (event.generation, event.step, event.question, event.serial) == (plan.iteration, plan.step, 0, 0)
     assert event.moment == "rescue"
     assert lab.buffer.column("uses")[lab.buffer.slots_of(0)[0]] == 1
 
@@ -459,7 +459,7 @@ def simulate(seed, generations=60, noise=False, **options):
         new = [
             lab.trajectory(group.question, 1 + lab.step * K + member)
             for group in groups
-            if lab.planner.wants(group, True, "stop")
+            if lab.planner.should_admit(group, True, "stop")
             for member in np.flatnonzero(group.outcomes == RIGHT).tolist()
         ]
         assert lab.planner.admit(new) == len(new)

@@ -238,25 +238,25 @@ def test_scaled_spreads_span_0_to_1():
 def test_spread_difficulty_draws_by_the_scaled_spread():
     """Spreads 0.1, 0.2, 0.3 and one unknown: scaled 0, 1/2, 1. A range around 1/2 holds the second alone."""
     lab = Lab(6, k=4, difficulty="spread", question_choice="range")
-    for question, spread in enumerate((0.1, 0.2, 0.3, NAN)):
-        lab.store(question, 1, spread=spread)
+    for question, reward_std in enumerate((0.1, 0.2, 0.3, NAN)):
+        lab.store(question, 1, reward_std=reward_std)
     for _ in range(20):
         assert replayed(lab.plan(2)) == [1]
     lab = Lab(6, k=4, difficulty="spread", question_choice="uniform", replay_share=1.0)
-    for question, spread in enumerate((0.1, 0.2, 0.3, NAN)):
-        lab.store(question, 1, spread=spread)
+    for question, reward_std in enumerate((0.1, 0.2, 0.3, NAN)):
+        lab.store(question, 1, reward_std=reward_std)
     assert {q for _ in range(20) for q in replayed(lab.plan(4))} == {0, 1, 2}
 
 
 def test_spreads_are_scaled_over_what_can_be_replayed():
     """The greatest spread belongs to a question that retires: then that of the second is 1."""
     lab = Lab(6, k=4, difficulty="spread", question_choice="range", range_low=0.9, range_high=1.0, range_adapts=False)
-    for question, spread in enumerate((0.1, 0.2, 0.3)):
-        lab.store(question, 1, spread=spread)
+    for question, reward_std in enumerate((0.1, 0.2, 0.3)):
+        lab.store(question, 1, reward_std=reward_std)
     assert lab.plan(2).num_replayed == 0  # 0, 1/2, 1: none inside (0.9, 1)
     lab = Lab(6, k=4, difficulty="spread", question_choice="gaussian", mu=1.0, sigma=0.01)
-    for question, spread in enumerate((0.1, 0.2, 0.3)):
-        lab.store(question, 1, spread=spread)
+    for question, reward_std in enumerate((0.1, 0.2, 0.3)):
+        lab.store(question, 1, reward_std=reward_std)
     assert replayed(lab.plan(2)) == [2]
     lab.buffer.retire(2)
     assert replayed(lab.plan(2)) == [1]
@@ -299,8 +299,8 @@ def test_bounds_adapt_for_each_type():
 def test_spreads_are_scaled_for_each_type():
     types = np.array([0, 0, 1, 1])
     lab = Lab(4, k=4, types=types, by_problem_type=True, difficulty="spread", mu=1.0, sigma=0.01, replay_share=1.0)
-    for question, spread in enumerate((0.1, 0.2, 0.5, 0.9)):
-        lab.store(question, 1, spread=spread)
+    for question, reward_std in enumerate((0.1, 0.2, 0.5, 0.9)):
+        lab.store(question, 1, reward_std=reward_std)
     assert {q for _ in range(30) for q in replayed(lab.plan(1))} == {1, 3}
 
 

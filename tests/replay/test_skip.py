@@ -64,8 +64,8 @@ def test_a_decision_depends_on_question_and_pass_alone():
 )
 def test_groups_in_a_row_without_variance(groups, streak):
     found = GroupVariance(3)
-    for generation, (successes, scorable, spread) in enumerate(groups):
-        arrays = (np.array([1]), np.array([successes]), np.array([scorable]), np.array([spread]))
+    for generation, (successes, scorable, reward_std) in enumerate(groups):
+        arrays = (np.array([1]), np.array([successes]), np.array([scorable]), np.array([reward_std]))
         found.observe(*arrays, generation)
     assert found.streak.tolist() == [0, streak, 0]
     assert found.asked_at[1] == len(groups) - 1
@@ -77,7 +77,7 @@ def ask(lab, passes, batch=4, right=None):
     while lab.planner.stream.pass_number < passes:
         plan = lab.plan(batch)
         asked.update(plan.questions.tolist())
-        lab.observe(plan, right, spread=NAN)
+        lab.observe(plan, right, reward_std=NAN)
     return asked
 
 
@@ -145,7 +145,7 @@ def test_without_replay_nothing_is_stored_and_no_reason_is_given():
     plan = lab.plan(4)
     assert plan.idle is None
     (group, *_) = lab.observe(plan, dict.fromkeys(range(12), 8))
-    assert not lab.planner.wants(group, True, "stop")
+    assert not lab.planner.should_admit(group, True, "stop")
     assert not lab.buffer.num_retired  # retirement="solved" is a rule of replay
 
 

@@ -74,7 +74,7 @@ def test_headroom_by_hand():
     given = [(1.0, 0.9), (-1.0, 0.6), (0.5, 0.6), (0.0, 0.5)]
     buffer = filled(*({"advantage": a, "logps": logps(p, p)} for a, p in given))
     candidates = buffer.candidates([0], 0, np.random.default_rng(0))
-    np.testing.assert_allclose(candidates.headroom[candidates.held], [0.1, 0.6, 0.4, 0.0], atol=1e-3)
+    np.testing.assert_allclose(candidates.headroom[candidates.valid], [0.1, 0.6, 0.4, 0.0], atol=1e-3)
     assert chosen(buffer, "headroom", count=4, entropy_refresh="stored") == [1, 2, 0, 3]
 
 
@@ -155,7 +155,7 @@ def with_entropies(percentile=25.0):
 def test_the_percentile_is_over_the_whole_buffer(percentile, highest):
     """The lowest quarter of eight is two of them, wherever they are stored."""
     candidates = with_entropies(percentile).candidates([0, 1, 2], 0, np.random.default_rng(0))
-    inside = candidates.entropy[low_entropy(candidates) & candidates.held]
+    inside = candidates.entropy[low_entropy(candidates) & candidates.valid]
     assert sorted(inside.tolist()) == list(range(1, highest + 1))
 
 

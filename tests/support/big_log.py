@@ -123,8 +123,8 @@ class MadeUpRun:
         right = rng.binomial(scorable, self.chance(np.array(groups), length))
         for question, successes, m in zip(groups, right.tolist(), scorable.tolist(), strict=True):
             p = successes / m
-            spread = float(np.sqrt(p * (1 - p)))
-            log.add("observation", g, g, question + 1, successes, m, 0, int(question in replayed), spread)
+            reward_std = float(np.sqrt(p * (1 - p)))
+            log.add("observation", g, g, question + 1, successes, m, 0, int(question in replayed), reward_std)
         for question, successes, m in zip(groups, right.tolist(), scorable.tolist(), strict=True):
             if successes == m:
                 self.retire(question, g)

@@ -97,7 +97,7 @@ def scripted_generation(self, prompt_ids, *args, **kwargs):
         rows = range(offset, offset + len(prompt_ids))
     else:
         batch = generation.batch
-        counter, rows = batch.plan.generation, [batch.offset + row for row in range(batch.size)]
+        counter, rows = batch.plan.iteration, [batch.offset + row for row in range(batch.size)]
         if batch.stored:
             rows = [batch.offset + row for row in rows_to_generate(self, batch, self.comm.world_size)]
     completions = [

@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from exgrpo.experience.events import Admitted, Learned, Observed, Planned, PlannerState, Replayed, Retired
+from exgrpo.experience.events import Admitted, Observed, Planned, PlannerState, Replayed, Retired, Trained
 from exgrpo.experience.trajectory import Trajectory
 from exgrpo.log import LogWriter, QuestionFacts
 from tests.support.logs import ORIGIN
@@ -70,7 +70,7 @@ def make(folder):
         ]
         if step:
             log(Replayed(step, step, questions, np.arange(serial - n, serial), "plan", 1, 0.5))
-            log(Learned(step, step, questions, np.arange(serial - n, serial), np.full(n, 0.1), np.full(n, 0.9)))
+            log(Trained(step, step, questions, np.arange(serial - n, serial), np.full(n, 0.1), np.full(n, 0.9)))
         log(Admitted(np.arange(serial, serial + n), tuple(stored)))
         log.put_many(list(range(serial, serial + n)), stored)
         serial += n

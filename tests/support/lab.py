@@ -51,24 +51,24 @@ class Lab:
         self.step = self.step + 1 if step is None else step
         return self.planner.plan(batch_size, self.step, epoch, self.scorer)
 
-    def know(self, question, successes=4, scorable=None, spread=NAN):
+    def know(self, question, successes=4, scorable=None, reward_std=NAN):
         """The question was observed."""
-        self.buffer.observe(question, successes, self.k if scorable is None else scorable, spread)
+        self.buffer.observe(question, successes, self.k if scorable is None else scorable, reward_std)
 
-    def store(self, question, *names, successes=4, scorable=None, spread=NAN, step=0, **fields):
+    def store(self, question, *names, successes=4, scorable=None, reward_std=NAN, step=0, **fields):
         """The question was observed, and these completions of it are stored."""
-        self.know(question, successes, scorable, spread)
+        self.know(question, successes, scorable, reward_std)
         for name in names:
             assert self.buffer.admit([trajectory(question, name, step, **fields)])[0] is not None
 
-    def observe(self, plan, right=None, spread=NAN):
+    def observe(self, plan, right=None, reward_std=NAN):
         """Fresh completions: `right` of question -> how many are right; half of those of the others."""
         groups = []
         for question, stored, replayed in zip(plan.questions.tolist(), plan.replays, plan.replayed, strict=True):
             fresh = self.k - len(stored)
             n = (right or {}).get(question, fresh // 2)
             outcomes = np.array([RIGHT] * n + [WRONG] * (fresh - n))
-            groups.append(Group(question, outcomes, bool(replayed), spread) if fresh else None)
+            groups.append(Group(question, outcomes, bool(replayed), reward_std) if fresh else None)
         self.planner.observe(plan, groups)
         return groups
 

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 
 from exgrpo.config import ReplayConfig
 from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
-from exgrpo.experience.events import Continued, Learned
+from exgrpo.experience.events import Continued, Trained
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
 from exgrpo.log import LogReader, LogWriter, Position, Provenance, QuestionFacts, StoredTrajectories, rebuild
@@ -83,7 +83,7 @@ class Run:
 
     def generation(self, snapshot=False, checkpoint=None):
         """Plan, score, learn and commit; now and then a question is solved entirely, or not at all."""
-        rng = np.random.default_rng((self.seed, self.planner.generation))
+        rng = np.random.default_rng((self.seed, self.planner.iteration))
         plan = self.planner.plan(6, self.step, 0.0, self.score)
         groups, found = [], []
         for question, choices, replayed in zip(plan.questions, plan.replays, plan.replayed, strict=True):
@@ -97,12 +97,12 @@ class Run:
         self.planner.observe(plan, groups)
         for choice in plan.choices:
             self.log(
-                Learned(plan.generation, plan.step, choice.trajectory.question, choice.serial, rng.normal() / 10, 0.9)
+                Trained(plan.iteration, plan.step, choice.trajectory.question, choice.serial, rng.normal() / 10, 0.9)
             )
         for choice in plan.choices[:1]:  # as if a group had gone on from it
             question = choice.trajectory.question
-            self.log(Continued(plan.generation, plan.step, question, choice.serial, 1, 2, K - 1, 1))
-        wanted = [t for group, t in found if self.planner.wants(group, t.correct, t.finish_reason)]
+            self.log(Continued(plan.iteration, plan.step, question, choice.serial, 1, 2, K - 1, 1))
+        wanted = [t for group, t in found if self.planner.should_admit(group, t.correct, t.finish_reason)]
         self.planner.admit(wanted, groups)
         self.step += 1
         arrays = snapshot_of(self.buffer) if snapshot or checkpoint else None

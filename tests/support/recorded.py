@@ -26,7 +26,7 @@ def trajectory_as_data(t):
 def group_as_data(group):
     if group is None:
         return None
-    return [group.question, group.outcomes.tolist(), group.replayed, group.spread]
+    return [group.question, group.outcomes.tolist(), group.replayed, group.reward_std]
 
 
 def as_data(value):
@@ -40,7 +40,7 @@ def scores_as_data(scores):
 def plan_as_data(plan):
     """All that a plan says, but for token arrays."""
     return [
-        plan.generation, plan.step, plan.questions.tolist(), [[c.serial for c in group] for group in plan.replays],
+        plan.iteration, plan.step, plan.questions.tolist(), [[c.serial for c in group] for group in plan.replays],
         plan.replayed.tolist(), [c.serial for c in plan.added], plan.refilled, plan.idle, plan.refused, plan.expired,
         plan.returned,
     ]  # fmt: skip

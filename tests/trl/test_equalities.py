@@ -119,7 +119,7 @@ def state(trainer):
     planner = trainer.planner
     stream = planner.stream
     return (
-        fingerprint_of(planner.buffer), planner.generation, planner.gate.pass_at_1, planner.gate.open, stream.cursor,
+        fingerprint_of(planner.buffer), planner.iteration, planner.gate.pass_at_1, planner.gate.open, stream.cursor,
         stream.pass_number, list(stream.deferred), trainer.generated_tokens, len(trainer.events),
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_generation_and_optimisation_out_of_step(tmp_path, options):
     class Watching(h.ExGRPOTrainer):
         def _plan(self, step, inputs):
             rows = super()._plan(step, inputs)
-            policies[step.batch.plan.generation] = {k: v.clone() for k, v in self.model.state_dict().items()}
+            policies[step.batch.plan.iteration] = {k: v.clone() for k, v in self.model.state_dict().items()}
             return rows
 
     def script(generation, prompt, member):

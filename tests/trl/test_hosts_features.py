@@ -85,7 +85,7 @@ class FakeVLLM:
         trainer = self.trainer
         self.rows.append(len(prompts))
         self.groups.append(num_generations)
-        counter = trainer._iteration.batch.plan.generation
+        counter = trainer._iteration.batch.plan.iteration
         ids = [
             h.encode(
                 trainer.processing_class, self.script(counter, trainer.processing_class.decode(p), i % num_generations)

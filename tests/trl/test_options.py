@@ -14,13 +14,13 @@ from exgrpo.config import CORRECTIONS, QUESTION_SAMPLERS, TRAJECTORY_CHOICES
 from exgrpo.experience.events import (
     Admitted,
     Evicted,
-    Learned,
     Measured,
     Observed,
     Planned,
     Replayed,
     Retired,
     Returned,
+    Trained,
 )
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.objective import register_correction
@@ -174,7 +174,7 @@ def test_difficulty_spread(tmp_path):
     for event in trainer.events.of(Observed):
         if event.generation == 0:
             (i,) = numbers(trainer, [event.question])
-            assert event.spread == pytest.approx((1 + i / 100) / 2)
+            assert event.reward_std == pytest.approx((1 + i / 100) / 2)
     assert 7 in replayed_numbers(trainer, 1)
 
 
@@ -326,14 +326,14 @@ class Sums(Watching):
         loss = super()._compute_loss(model, inputs)
         self.losses.append(loss.item())
         generation = self._iteration
-        if generation.batch.plan.generation not in self.by_hand:
+        if generation.batch.plan.iteration not in self.by_hand:
             parameters = list(self.model.parameters())
             tokens = int(sum(map(len, generation.scored.completion_ids)))
             terms = [self._term(choice.trajectory, tokens) for choice in generation.batch.plan.added]
             total = sum(terms, torch.zeros((), requires_grad=True))
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
             zeros = [torch.zeros_like(p) for p in parameters]
-            self.by_hand[generation.batch.plan.generation] = (
+            self.by_hand[generation.batch.plan.iteration] = (
                 total.item(), [z if g is None else g for g, z in zip(gradients, zeros, strict=True)]
             )  # fmt: skip
         return loss
@@ -407,9 +407,9 @@ def test_added_ones_are_each_learned_from_once_a_pass(tmp_path, cut):
         replay_share=0.4, **cut,
     )  # fmt: skip
     assert [len(plan.added) for plan in trainer.plans] == [0, 3, 3]
-    for event in trainer.events.of(Learned):
+    for event in trainer.events.of(Trained):
         assert 0 < event.ess <= 1
-    assert [len([e for e in trainer.events.of(Learned) if e.generation == g]) for g in range(3)] == [0, 3, 3]
+    assert [len([e for e in trainer.events.of(Trained) if e.generation == g]) for g in range(3)] == [0, 3, 3]
 
 
 def test_coin_with_whole_stored_groups(tmp_path):
@@ -800,7 +800,7 @@ middle_first.eligible = lambda candidates: candidates.accuracy == candidates.con
 
 def second(candidates):
     calls.append("choice")
-    serial = np.where(candidates.held, candidates.serial, 10**9)
+    serial = np.where(candidates.valid, candidates.serial, 10**9)
     return np.abs(serial - serial.min(1, keepdims=True) - 1).astype(float)
 
 def log_ratio(terms):

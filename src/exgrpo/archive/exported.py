@@ -213,11 +213,13 @@ def _questions(pa: Any, pq: Any, folder: Path, version: int) -> Iterator[KnownQu
                 raise _not_as_it_must_be(
                     path, f"{where}{successes} successes of {scorable} at step {values['observed_at']} cannot be"
                 )
-            spread = values.get("spread")
-            if spread is not None and not 0 <= spread < np.inf:
-                raise _not_as_it_must_be(path, f"{where}a spread of {spread} cannot be")
+            reward_std = values.get("spread")
+            if reward_std is not None and not 0 <= reward_std < np.inf:
+                raise _not_as_it_must_be(path, f"{where}a spread of {reward_std} cannot be")
             facts = QuestionFacts(**{name: values[name] for name in QuestionFacts.__dataclass_fields__})
-            yield KnownQuestion(facts, successes, scorable, values["observed_at"] or 0, spread, bool(values["retired"]))
+            yield KnownQuestion(
+                facts, successes, scorable, values["observed_at"] or 0, reward_std, bool(values["retired"])
+            )
 
 
 class _Rows:

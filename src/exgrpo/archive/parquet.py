@@ -180,8 +180,8 @@ class _Held:
         seen = dict.fromkeys(np.flatnonzero(self._buffer.count).tolist(), unknown)
         for span in self._lineage:
             sql = "SELECT question, step, spread, scorable FROM observation WHERE branch = ? AND seq <= ? ORDER BY seq"
-            for question, step, spread, scorable in self._reader.rows(sql, (span.branch, span.last)):
-                seen[question] = (step, spread) if scorable else seen.get(question, unknown)
+            for question, step, reward_std, scorable in self._reader.rows(sql, (span.branch, span.last)):
+                seen[question] = (step, reward_std) if scorable else seen.get(question, unknown)
         for question in sorted(seen):
             scorable = int(self._buffer.questions.scorable[question])
             yield {

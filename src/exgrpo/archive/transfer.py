@@ -32,7 +32,7 @@ class KnownQuestion:
     successes: int
     scorable: int
     step: int
-    spread: float | None = None
+    reward_std: float | None = None
     retired: bool = False
 
 
@@ -111,7 +111,9 @@ def source_of(reader: LogReader, position: Position | None = None, skip_damaged:
             "SELECT question, step, spread, max(seq) FROM observation WHERE branch = ? AND seq <= ? AND scorable > 0 "
             "GROUP BY question"
         )
-        seen |= {question: (step, spread) for question, step, spread, _ in reader.rows(sql, (span.branch, span.last))}
+        seen |= {
+            question: (step, reward_std) for question, step, reward_std, _ in reader.rows(sql, (span.branch, span.last))
+        }
     numbers = sorted(facts)
     place = {number: i for i, number in enumerate(numbers)}
     questions = [
@@ -217,8 +219,8 @@ def inherit(
     for question, index in zip(source.questions, matches.index_of, strict=True):
         if index is not None and question.scorable:
             at = step + question.step - source.end
-            spread = np.nan if question.spread is None else question.spread
-            event = Observed(INHERITED, at, index, question.successes, question.scorable, 0, False, spread)
+            reward_std = np.nan if question.reward_std is None else question.reward_std
+            event = Observed(INHERITED, at, index, question.successes, question.scorable, 0, False, reward_std)
             buffer.listener(event)
             apply(buffer, event)
     had_retired = [i for q, i in zip(source.questions, matches.index_of, strict=True) if i is not None and q.retired]

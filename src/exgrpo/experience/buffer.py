@@ -98,10 +98,10 @@ class ExperienceBuffer(BufferQueries):
         self.now = step
 
     def observe(
-        self, questions: ArrayLike, successes: ArrayLike, scorable: ArrayLike, spread: ArrayLike = np.nan,
+        self, questions: ArrayLike, successes: ArrayLike, scorable: ArrayLike, reward_std: ArrayLike = np.nan,
     ) -> None:  # fmt: skip
         """Set the accuracies of questions from their latest fresh groups; one without a scorable completion says nothing."""
-        arrays = (np.atleast_1d(values) for values in (questions, successes, scorable, spread))
+        arrays = (np.atleast_1d(values) for values in (questions, successes, scorable, reward_std))
         self.questions.observe(*np.broadcast_arrays(*arrays))
 
     def retire(self, questions: ArrayLike) -> None:

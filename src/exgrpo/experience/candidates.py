@@ -18,7 +18,7 @@ class Candidates:
     Args:
         buffer: that holds them.
         slots: (n, W).
-        held: which places hold one; what stands elsewhere in the other arrays means nothing.
+        valid: which places hold one; what stands elsewhere in the other arrays means nothing.
         step: optimizer steps done.
         config: the options.
         rng: for choices that draw; to be used for the places that are held only (`draw`).
@@ -26,7 +26,7 @@ class Candidates:
 
     buffer: BufferQueries
     slots: IntArray
-    held: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
     step: int
     config: ReplayConfig
     rng: np.random.Generator
@@ -41,8 +41,8 @@ class Candidates:
 
     def draw(self) -> FloatArray:
         """A number in [0, 1) for each place that is held, 1 elsewhere."""
-        drawn = np.ones(self.held.shape)
-        drawn[self.held] = self.rng.random(int(self.held.sum()))
+        drawn = np.ones(self.valid.shape)
+        drawn[self.valid] = self.rng.random(int(self.valid.sum()))
         return drawn
 
     @property

@@ -62,20 +62,20 @@ def sizes_of(ready: NDArray[Any], resolution: int) -> NDArray[np.int64]:
     return np.array([np.count_nonzero(ready == bucket) for bucket in range(resolution + 1)], np.int64)
 
 
-def scaled(spread: FloatArray) -> FloatArray:
+def scaled(reward_std: FloatArray) -> FloatArray:
     """Scale spreads so that the least is 0 and the greatest 1 [ExGRPO v2, sec. 5.3]; 0.5 where they are equal; NaN stays."""
-    values = spread.astype(np.float64)
+    values = reward_std.astype(np.float64)
     if np.isnan(values).all():
         return values
     low, high = np.nanmin(values), np.nanmax(values)
     return np.where(np.isnan(values), np.nan, 0.5) if low == high else (values - low) / (high - low)
 
 
-def by_spread(ready: NDArray[Any], spread: FloatArray, resolution: int) -> tuple[NDArray[Any], FloatArray]:
+def by_spread(ready: NDArray[Any], reward_std: FloatArray, resolution: int) -> tuple[NDArray[Any], FloatArray]:
     """Return other buckets, (Q,), and accuracies, (Q,), for questions in buckets: by the scaled spread of their rewards."""
     known = np.flatnonzero(ready != UNKNOWN)
     found, values = np.full_like(ready, UNKNOWN), np.full(len(ready), np.nan)
-    values[known] = scaled(spread[known])
+    values[known] = scaled(reward_std[known])
     known = known[~np.isnan(values[known])]
     found[known] = np.floor(values[known] * resolution + 0.5)
     return found, values

@@ -67,7 +67,7 @@ class Planned(Event):
 
 @dataclass(frozen=True)
 class Observed(Event):
-    """The fresh completions of questions were scored; `replayed`: replay had chosen it; `spread` of their rewards."""
+    """The fresh completions of questions were scored; `replayed`: replay had chosen it; `reward_std`: of their rewards."""
 
     generation: int
     step: int
@@ -76,15 +76,15 @@ class Observed(Event):
     scorable: Ints
     unscorable: Ints
     replayed: Bools
-    spread: Floats = float("nan")
+    reward_std: Floats = float("nan")
 
     @classmethod
     def of(cls, generation: int, step: int, groups: Sequence[Group]) -> "Observed":
         """Describe n groups."""
         rows = [(g.question, g.successes, g.scorable, g.unscorable, g.replayed) for g in groups]
         question, successes, scorable, unscorable, replayed = np.array(rows, np.int64).T
-        spread = np.array([g.spread for g in groups])
-        return cls(generation, step, question, successes, scorable, unscorable, replayed.astype(bool), spread)
+        reward_std = np.array([g.reward_std for g in groups])
+        return cls(generation, step, question, successes, scorable, unscorable, replayed.astype(bool), reward_std)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Skipped(Event):
 
 
 @dataclass(frozen=True)
-class Learned(Event):
+class Trained(Event):
     """What the loss said of replayed trajectories: the token mean of log w, and the effective sample size
     (sum w)^2 / (n sum w^2) of its tokens, in (0, 1]."""
 

@@ -30,7 +30,7 @@ class QuestionStats:
         resolution: R, buckets run over 0..R; K where difficulty is that of the latest group.
         successes, scorable: over which the accuracy is, (Q,); 0 scorable: never observed.
         bucket: of the accuracy, (Q,), or `UNKNOWN`.
-        spread: standard deviation of the rewards of the latest fresh group, (Q,); NaN: never known.
+        reward_std: standard deviation of the rewards of the latest fresh group, (Q,); NaN: never known.
         retired: (Q,).
         replayed_at: optimizer step of the latest replay, (Q,), or `NEVER`.
         replays: how often replay chose the question, (Q,).
@@ -44,7 +44,7 @@ class QuestionStats:
         self.successes = np.zeros(num_questions, np.int32)
         self.scorable = np.zeros(num_questions, np.int32)
         self.bucket: NDArray[Any] = np.full(num_questions, UNKNOWN, np.int8 if self.resolution < 127 else np.int32)
-        self.spread = np.full(num_questions, np.nan, np.float32)
+        self.reward_std = np.full(num_questions, np.nan, np.float32)
         self.retired = np.zeros(num_questions, bool)
         self.replayed_at = np.full(num_questions, NEVER, np.int32)
         self.replays = np.zeros(num_questions, np.int32)
@@ -56,11 +56,11 @@ class QuestionStats:
 
     # What happens -----------------------------------------------------------------------------------------------
 
-    def observe(self, questions: IntArray, successes: IntArray, scorable: IntArray, spread: FloatArray) -> None:
+    def observe(self, questions: IntArray, successes: IntArray, scorable: IntArray, reward_std: FloatArray) -> None:
         """Set accuracies from the latest fresh groups, (n,) each; one without a scorable completion says nothing."""
         known = scorable > 0
         questions, successes, scorable = questions[known], successes[known], scorable[known]
-        self.spread[questions] = spread[known]
+        self.reward_std[questions] = reward_std[known]
         if self.windows is not None:
             successes, scorable = self.windows.add_many(questions, successes, scorable)
         self.successes[questions], self.scorable[questions] = successes, scorable

@@ -24,12 +24,13 @@ from .events import (
     Stored,
 )  # fmt: skip
 from .questions import NEVER, QuestionStats
-from .variance import GroupVariance
 
 OF_VARIANCE = ("streak", "skips", "asked_at")
 """Those of `GroupVariance`; snapshots of 0.2 lack them."""
 BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread", *OF_VARIANCE)
 """Arrays of a snapshot with one row for each question."""
+ATTRIBUTES = MappingProxyType({"spread": "reward_std"})
+"""Names in `QuestionStats` of arrays that snapshots store under another name."""
 OF_QUESTIONS = ("question", "window_question")
 """Arrays of a snapshot that hold question numbers."""
 FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "asked_at": NEVER, "spread": float("nan")})
@@ -47,9 +48,9 @@ def apply(buffer: ExperienceBuffer, event: Event) -> None:
         buffer.advance(event.step)
     elif isinstance(event, Observed):
         questions, replayed = np.atleast_1d(event.question), np.atleast_1d(event.replayed)
-        successes, scorable, spread = map(np.atleast_1d, (event.successes, event.scorable, event.spread))
-        stats.variance.observe(questions, successes, scorable, spread, event.generation)
-        stats.observe(questions, successes, scorable, spread)
+        successes, scorable, reward_std = map(np.atleast_1d, (event.successes, event.scorable, event.reward_std))
+        stats.variance.observe(questions, successes, scorable, reward_std, event.generation)
+        stats.observe(questions, successes, scorable, reward_std)
         stats.chosen(questions[replayed], event.step)
     elif isinstance(event, Admitted):
         trajectories = event.trajectory if isinstance(event.trajectory, tuple) else (event.trajectory,)
@@ -88,15 +89,17 @@ def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
     return {
         **buffer.table.snapshot(),
         "accuracy": np.stack([stats.successes, stats.scorable], 1),
-        **{name: getattr(_owner(stats, name), name).copy() for name in BY_QUESTION[1:]},
+        **{name: _array(stats, name).copy() for name in BY_QUESTION[1:]},
         **windows,
         "now": np.array(buffer.now, np.int64),
     }
 
 
-def _owner(stats: QuestionStats, name: str) -> QuestionStats | GroupVariance:
-    """Return what holds an array by question."""
-    return stats.variance if name in OF_VARIANCE else stats
+def _array(stats: QuestionStats, name: str) -> NDArray[Any]:
+    """Return the array by question that a snapshot stores under a name, (Q,)."""
+    owner = stats.variance if name in OF_VARIANCE else stats
+    array: NDArray[Any] = getattr(owner, ATTRIBUTES.get(name, name))
+    return array
 
 
 NO_WINDOWS = MappingProxyType(
@@ -112,7 +115,7 @@ def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> Non
     stats.successes[:], stats.scorable[:] = arrays["accuracy"].T
     for name in BY_QUESTION[1:]:
         if name in arrays or name not in OF_VARIANCE:
-            getattr(_owner(stats, name), name)[:] = arrays[name]
+            _array(stats, name)[:] = arrays[name]
     seen = np.flatnonzero(stats.scorable)
     stats.bucket[seen] = buckets_of(stats.successes[seen], stats.scorable[seen], stats.resolution)
     if stats.windows is not None:

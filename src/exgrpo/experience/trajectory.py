@@ -116,7 +116,7 @@ class Group:
         question: index of the question.
         outcomes: shape (m,); m is K, or K-1 when one member of the group was a stored trajectory.
         replayed: whether replay chose the question, with a stored trajectory as a member of its group or without one.
-        spread: population standard deviation of the rewards of the scorable ones; NaN if not known.
+        reward_std: population standard deviation of the rewards of the scorable ones; NaN if not known.
         prefix: tokens of a stored success that all of them began with: then they say nothing of the bare question.
 
     Attributes:
@@ -127,7 +127,7 @@ class Group:
     question: int
     outcomes: IntArray
     replayed: bool = False
-    spread: float = float("nan")
+    reward_std: float = float("nan")
     prefix: int = 0
     successes: int = field(init=False)
     scorable: int = field(init=False)

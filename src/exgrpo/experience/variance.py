@@ -27,12 +27,12 @@ class GroupVariance:
         self.asked_at = np.full(num_questions, NEVER, np.int32)
 
     def observe(
-        self, questions: IntArray, successes: IntArray, scorable: IntArray, spread: FloatArray, generation: int
+        self, questions: IntArray, successes: IntArray, scorable: IntArray, reward_std: FloatArray, generation: int
     ) -> None:
         """Take in fresh groups, (n,) each; one with fewer than two scorable completions says nothing of variance."""
         self.asked_at[questions], self.skips[questions] = generation, 0
         solved = successes == scorable
-        alike = np.where(np.isnan(spread), solved | (successes == 0), spread == 0)
+        alike = np.where(np.isnan(reward_std), solved | (successes == 0), reward_std == 0)
         z = np.where(alike, np.abs(self.streak[questions]) + 1, 0)
         told = scorable > 1
         self.streak[questions[told]] = np.where(solved, z, -z)[told]

@@ -12,7 +12,6 @@ from ..experience.events import (
     Continued,
     Event,
     Evicted,
-    Learned,
     Measured,
     Observed,
     Planned,
@@ -21,6 +20,7 @@ from ..experience.events import (
     Returned,
     Skipped,
     Stored,
+    Trained,
 )  # fmt: skip
 from ..experience.policy_stats import MEASURED
 from . import schema
@@ -41,7 +41,7 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
         Planned: ("generation", ("generation", "step", "questions", "replayed", "refilled", "idle")),
         Observed: (
             "observation",
-            ("generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "spread"),
+            ("generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "reward_std"),
         ),
         Replayed: ("replay", ("generation", "step", "question", "serial", "moment", "age", "entropy")),
         Continued: (
@@ -59,7 +59,7 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
             ),
         ),
         Skipped: ("skip", ("generation", "step", "question")),
-        Learned: ("learning", ("generation", "step", "question", "serial", "log_ratio", "ess")),
+        Trained: ("learning", ("generation", "step", "question", "serial", "log_ratio", "ess")),
         Measured: ("measurement", ("step", "question", "serial", *MEASURED)),
         Retired: ("retirement", ("generation", "step", "question", "kind")),
         Returned: ("retirement", ("generation", "step", "question", "kind")),
@@ -67,7 +67,7 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
-_NUMBERS = {"fraction", "spread", "log_ratio", "ess", *MEASURED}
+_NUMBERS = {"fraction", "reward_std", "log_ratio", "ess", *MEASURED}
 
 
 def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, Iterator[tuple[Any, ...]]]:
@@ -120,8 +120,8 @@ def event_of(table: str, values: Sequence[Any]) -> Event | None:
     if table == "generation":
         return Planned(*values[1:])
     if table == "observation":
-        _, generation, step, question, successes, scorable, unscorable, replayed, spread = values
-        return Observed(generation, step, question, successes, scorable, unscorable, bool(replayed), nan(spread))
+        _, generation, step, question, successes, scorable, unscorable, replayed, reward_std = values
+        return Observed(generation, step, question, successes, scorable, unscorable, bool(replayed), nan(reward_std))
     if table == "trajectory":
         return _stored(values)
     if table == "replay":
@@ -135,7 +135,7 @@ def event_of(table: str, values: Sequence[Any]) -> Event | None:
         return Skipped(*values[1:])
     if table == "learning":
         _, generation, step, question, number, log_ratio, ess = values
-        return Learned(generation, step, question, number & SERIAL_MASK, nan(log_ratio), nan(ess))
+        return Trained(generation, step, question, number & SERIAL_MASK, nan(log_ratio), nan(ess))
     if table == "measurement":
         _, step, question, number, *scores = values
         return Measured(number & SERIAL_MASK, question, step, *map(nan, scores))

@@ -26,7 +26,7 @@ the completion's own tokens)."""
 
 def keys_of(candidates: Candidates) -> FloatArray:
     """Return what the rule ranks by, checked, (n, W): the lowest wins, of equals the older; NaN: not known."""
-    name, shape = candidates.config.trajectory_choice, candidates.held.shape
+    name, shape = candidates.config.trajectory_choice, candidates.valid.shape
     return decayed(checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape), candidates)
 
 
@@ -36,7 +36,7 @@ register("trajectory_choice", "lowest_entropy", lambda c: c.entropy, measured=Tr
 def eligible_trajectories(candidates: Candidates, stage: str) -> NDArray[np.bool_]:
     """Return which candidates may be chosen at a stage (`plan`, `added`, `prefix`, `rescue`), as far as is known, (n, W)."""
     c, name = candidates, candidates.config.trajectory_choice
-    mask = c.held
+    mask = c.valid
     if (rule := TRAJECTORY_CHOICES[name].traits["eligible"]) is not None:
         mask = mask & (checked("eligible of the trajectory_choice", name, rule(c), mask.shape) != 0)
     if stage in ("rescue", "prefix"):
@@ -84,29 +84,29 @@ def choose(
         return []
     measured = TRAJECTORY_CHOICES[config.trajectory_choice].traits["measured"]
     candidates = replace(buffer.candidates(questions, step, rng), config=config)
-    candidates = replace(candidates, held=eligible_trajectories(candidates, stage))
+    candidates = replace(candidates, valid=eligible_trajectories(candidates, stage))
     measures = (measured or config.max_drift > 0) and config.entropy_refresh != "stored"
     keys = _known(candidates, keys_of(candidates), -np.inf if measures and measured else np.inf)
     if measures:
         competing = _first(keys, None if config.entropy_refresh == "exact" else config.entropy_candidates + count - 1)
-        competing &= candidates.held
+        competing &= candidates.valid
         to_measure = competing & (stale(candidates) | np.isnan(candidates.entropy))
         if not config.max_drift:
             to_measure &= competing.sum(1, keepdims=True) > count
         if len(slots := candidates.slots[to_measure]):
             buffer.measured(slots, score(buffer.get_many(slots)), step)
-        candidates = replace(candidates, held=competing)
+        candidates = replace(candidates, valid=competing)
         if config.max_drift:
-            candidates = replace(candidates, held=competing & (candidates.drift <= config.max_drift))
+            candidates = replace(candidates, valid=competing & (candidates.drift <= config.max_drift))
         keys = _known(candidates, keys_of(candidates), np.inf) if measured else keys
-    order = np.lexsort((keys, ~candidates.held), axis=1)[:, :count]
-    best, held = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.held))
+    order = np.lexsort((keys, ~candidates.valid), axis=1)[:, :count]
+    best, held = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.valid))
     return [[slot for slot, is_held in zip(*row, strict=True) if is_held] for row in zip(best, held, strict=True)]
 
 
 def _known(candidates: Candidates, keys: FloatArray, unknown: float) -> FloatArray:
     """Return keys with a value for what is not known, and the highest for what is not held."""
-    return np.where(candidates.held, np.where(np.isnan(keys), unknown, keys), np.inf)
+    return np.where(candidates.valid, np.where(np.isnan(keys), unknown, keys), np.inf)
 
 
 def _first(keys: FloatArray, n: int | None) -> NDArray[np.bool_]:

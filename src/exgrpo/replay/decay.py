@@ -21,5 +21,5 @@ def decayed(keys: FloatArray, candidates: Candidates) -> FloatArray:
     """
     if not (tau := candidates.config.age_decay):
         return keys
-    fading = np.clip(np.where(candidates.held, candidates.age, 0) / tau, 0.0, MOST)
+    fading = np.clip(np.where(candidates.valid, candidates.age, 0) / tau, 0.0, MOST)
     return np.asarray(keys * np.exp(np.where(keys < 0, -fading, fading)))

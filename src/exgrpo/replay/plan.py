@@ -39,7 +39,7 @@ class StepPlan:
     """What one iteration is made of.
 
     Args:
-        generation: number of the iteration; the key of all random draws.
+        iteration: its number, the key of all random draws.
         step: optimizer steps done.
         questions: shape (B,), one question per group, in the order of the batch.
         replays: for each group its stored members, which are its last ones; none where it is fresh, and with `prompt` mixing.
@@ -54,7 +54,7 @@ class StepPlan:
         prefixes: by group, what its members begin with; only with `prefix` mixing.
     """
 
-    generation: int
+    iteration: int
     step: int
     questions: IntArray
     replays: tuple[tuple[ReplayedTrajectory, ...], ...]

@@ -49,7 +49,7 @@ class ReplayPlanner:
 
     Attributes:
         diversity: what was stored of each question, as embeddings; None where quality is not used.
-        generation: number of the next iteration.
+        iteration: number of the next one.
         prefix_fraction: of a trajectory that `controlled` prefixes aim at; None until it first moved.
         marks: whether what is planned counts as used.
     """
@@ -66,7 +66,7 @@ class ReplayPlanner:
         self.listener, self.gate = listener, Gate.of(config)
         self.buffer = ExperienceBuffer(stream.num_questions, num_generations, config, store, self._tell, types)
         self.diversity = Diversity() if config.uses_quality else None
-        self.generation = self.reviewed = 0
+        self.iteration = self.reviewed = 0
         self.longest_prefix = longest_prefix
         self.prefix_fraction: float | None = None
         self.marks = True
@@ -85,7 +85,7 @@ class ReplayPlanner:
             epoch: epochs done, for gate and schedule.
             score: `PolicyStats` of trajectories under the current policy, or their entropies.
         """
-        iteration, self.generation = self.generation, self.generation + 1
+        iteration, self.iteration = self.iteration, self.iteration + 1
         self.listener(events.Began(iteration, step))
         expired = self.buffer.expire(step - self.config.max_age) if self.config.max_age else 0
         returned = review(self.buffer, self.listener, self.seed, iteration, step, self.reviewed)
@@ -156,10 +156,10 @@ class ReplayPlanner:
         self.gate.saw(sum(group.successes for group in seen), sum(group.scorable for group in seen))
         if not seen:
             return
-        stats, event = self.buffer.questions, events.Observed.of(plan.generation, plan.step, seen)
+        stats, event = self.buffer.questions, events.Observed.of(plan.iteration, plan.step, seen)
         self.listener(event)
-        counts = event.question, event.successes, event.scorable, event.spread
-        stats.variance.observe(*counts, plan.generation)
+        counts = event.question, event.successes, event.scorable, event.reward_std
+        stats.variance.observe(*counts, plan.iteration)
         stats.observe(*counts)
         stats.chosen(event.question[event.replayed], plan.step)
         rows = zip(seen, stats.accuracy(event.question).tolist(), strict=True)
@@ -167,14 +167,14 @@ class ReplayPlanner:
         learned = np.array([bool(self._retires(context)) for context in contexts])
         if (leaving := np.unique(event.question[learned & ~self.buffer.retired[event.question]])).size:
             self.buffer.retire(leaving)
-            self.listener(events.Retired(plan.generation, plan.step, leaving))
+            self.listener(events.Retired(plan.iteration, plan.step, leaving))
 
-    def learned(self, plan: StepPlan, stats: Sequence[tuple[int, int, float, float]]) -> None:
+    def trained(self, plan: StepPlan, stats: Sequence[tuple[int, int, float, float]]) -> None:
         """Tell what the loss said of replayed trajectories: question, serial, mean log-ratio, ESS."""
         if stats:
-            self.listener(events.Learned(plan.generation, plan.step, *map(np.array, zip(*stats, strict=True))))
+            self.listener(events.Trained(plan.iteration, plan.step, *map(np.array, zip(*stats, strict=True))))
 
-    def wants(self, group: Group, correct: bool, finish_reason: str) -> bool:
+    def should_admit(self, group: Group, correct: bool, finish_reason: str) -> bool:
         """Return whether a completion that could be scored would be stored (but for duplicates, and for its quality)."""
         config, truncated = self.config, finish_reason == "length"
         if config.capacity == 0 or not self._mixing.traits["trajectories"] or self.buffer.retired[group.question]:
@@ -204,13 +204,13 @@ class ReplayPlanner:
         """Return what does not follow from the buffer; with the buffer it decides all that is planned from here on."""
         stream, gate = self.stream, self.gate
         return events.PlannerState(
-            self.generation, step, gate.open, gate.pass_at_1, stream.pass_number, stream.cursor, tuple(stream.deferred),
+            self.iteration, step, gate.open, gate.pass_at_1, stream.pass_number, stream.cursor, tuple(stream.deferred),
             generated_tokens, self.reviewed, tuple(gate.recent), self.prefix_fraction,
         )  # fmt: skip
 
     def restore(self, state: events.PlannerState) -> None:
         """Go on where another planner with the same questions stood; its buffer is restored apart."""
-        self.generation, self.gate.open, self.reviewed = state.generation, state.gate_open, state.reviewed
+        self.iteration, self.gate.open, self.reviewed = state.generation, state.gate_open, state.reviewed
         self.gate.look_back_on(state.recent)
         self.prefix_fraction = state.prefix_fraction
         self.stream.restore(state.pass_number, state.cursor, state.deferred)

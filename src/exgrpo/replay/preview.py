@@ -19,11 +19,11 @@ def preview(planner: ReplayPlanner, stream: FreshStream) -> Iterator[None]:
         planner: that plans.
         stream: where fresh questions come from meanwhile.
     """
-    own = planner.stream, planner.listener, planner.generation
+    own = planner.stream, planner.listener, planner.iteration
     planner.stream, planner.listener, planner.marks = stream, ignore, False
     try:
         with planner.buffer.table.unmeasured():
             yield
     finally:
-        planner.stream, planner.listener, planner.generation = own
+        planner.stream, planner.listener, planner.iteration = own
         planner.marks = True

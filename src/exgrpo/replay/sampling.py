@@ -123,7 +123,7 @@ def _pool_of(
 ) -> Pool:  # fmt: skip
     resolution, values = buffer.resolution, None
     if config.difficulty == "spread":
-        ready, values = by_spread(ready, buffer.questions.spread, resolution)
+        ready, values = by_spread(ready, buffer.questions.reward_std, resolution)
     if eligible is not None:
         questions = np.flatnonzero(ready != UNKNOWN)
         ready = ready.copy()

@@ -158,12 +158,14 @@ class ReplayBatch:
         """
         plan, k = self.plan, self.num_generations
         fresh = [k - len(choices) for choices in plan.replays]
-        spreads = [math.nan] * len(fresh) if rewards is None else _deviations(rewards.reshape(-1, k), np.array(fresh))
-        rows = zip(plan.questions.tolist(), outcomes, fresh, plan.replayed.tolist(), spreads, strict=True)
+        reward_stds = (
+            [math.nan] * len(fresh) if rewards is None else _deviations(rewards.reshape(-1, k), np.array(fresh))
+        )
+        rows = zip(plan.questions.tolist(), outcomes, fresh, plan.replayed.tolist(), reward_stds, strict=True)
         begun = [plan.prefixes[g].length if g in plan.prefixes else 0 for g in range(len(fresh))]
         return [
-            Group(question, found[:m], replayed, spread, prefix) if m else None
-            for (question, found, m, replayed, spread), prefix in zip(rows, begun, strict=True)
+            Group(question, found[:m], replayed, reward_std, prefix) if m else None
+            for (question, found, m, replayed, reward_std), prefix in zip(rows, begun, strict=True)
         ]
 
     def columns(self, lengths: Sequence[int], width: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:

@@ -213,7 +213,7 @@ def load_block(folder: Path, rank: int, device: torch.device | str = "cpu") -> S
 def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
     scored, batch, plan = step.scored, step.scored.batch, step.scored.batch.plan
     about = {
-        "generation": plan.generation,
+        "generation": plan.iteration,
         "step": plan.step,
         "refilled": plan.refilled,
         "idle": plan.idle,

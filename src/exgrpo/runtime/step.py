@@ -158,7 +158,7 @@ class ReplayStep:
             group = groups[row // batch.num_generations]
             if group is None or not len(tokens) or row in batch.stored or flat[row] == UNSCORABLE:
                 continue
-            if self._planner.wants(group, bool(flat[row] == RIGHT), finish):
+            if self._planner.should_admit(group, bool(flat[row] == RIGHT), finish):
                 found[row] = finish
         return found
 
@@ -175,7 +175,7 @@ class ReplayStep:
         """Begin to embed what will be stored; after a restart once more."""
         if self._embedding is not None and self.scored.to_admit and self.stage < Stage.FINISHED:
             texts = self._context.decode(self.scored.ids_of(self.scored.to_admit))
-            self._embedding.submit(self.batch.plan.generation, texts)
+            self._embedding.submit(self.batch.plan.iteration, texts)
 
     def columns(self, width: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """Return the columns that the loss reads, as `ReplayBatch.columns` does. width: T."""
@@ -263,7 +263,7 @@ class ReplayStep:
         new = NewRows.merge([NewRows.of_arrays(_part(arrays, "new/")) for arrays in parts])
         with told(planner) as events:
             self._update(stats)
-            planner.learned(plan, trained(self.batch, stats))
+            planner.trained(plan, trained(self.batch, stats))
             metrics = loss_metrics(stats, self.batch.replayed_rows, self.batch.prefixed_rows)
             metrics |= push_metrics(self.scored, stats, context.objective, context.epsilon, context.vocabulary)
             groups = self.scored.groups if self._embedding is not None else ()
@@ -278,7 +278,7 @@ class ReplayStep:
         """Return what was embedded of the completions that will be stored, by row; waits for it."""
         if self._embedding is None:
             return {}
-        vectors = self._embedding.result().get(self.batch.plan.generation, ())
+        vectors = self._embedding.result().get(self.batch.plan.iteration, ())
         return dict(zip(self.scored.to_admit, vectors, strict=True))
 
     def _update(self, stats: RowStats) -> None:

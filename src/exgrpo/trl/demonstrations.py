@@ -228,8 +228,8 @@ class Demonstrations:
         made = replace(origin, source=name, behaviour_logps=FORWARD if forward else UNKNOWN)
         unknown = (0, 0, None)
         questions = [
-            KnownQuestion(self._table.facts(q), right, scorable, 0, spread)
+            KnownQuestion(self._table.facts(q), right, scorable, 0, reward_std)
             for q in range(len(self._table))
-            for right, scorable, spread in [self.outcomes.get(q, unknown)]
+            for right, scorable, reward_std in [self.outcomes.get(q, unknown)]
         ]
         return Source(name, 0, questions, [KnownTrajectory(one, made) for one in trajectories], origin=origin)

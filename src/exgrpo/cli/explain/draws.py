@@ -196,7 +196,7 @@ class Rehearsals:
 
     def _rehearse(self, number: int) -> Iterator[Drawn]:
         pool, planner, asked = self.pool, self.pool.planner, [0]
-        first, n = planner.generation, pool.buffer.num_questions
+        first, n = planner.iteration, pool.buffer.num_questions
 
         def score(trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
             asked[0] += len(trajectories)
@@ -205,7 +205,7 @@ class Rehearsals:
         for generation in range(first, first + number):
             rng, asked[0] = np.random.default_rng((MADE_UP, planner.seed, generation)), 0
             with pool.preview(rng.permutation(n) if self.rescues else None):
-                planner.generation = generation
+                planner.iteration = generation
                 plan = planner.plan(self.batch, pool.step, self.epoch, score)
                 rescues = self._rescues(plan, rng, score)
             in_groups = tuple(group for group in plan.replays if group)
@@ -253,8 +253,8 @@ class Rehearsals:
         for drawn in self.all[:DRAWS_WHERE_EXACT]:
             candidates = self.pool.buffer.candidates(drawn.questions, self.pool.step, np.random.default_rng(0))
             serials = [choice.serial for choices in drawn.chosen for choice in choices]
-            values = candidates.scores(name)[candidates.held]
-            chosen += values[np.isin(candidates.serial[candidates.held], serials)].tolist()
+            values = candidates.scores(name)[candidates.valid]
+            chosen += values[np.isin(candidates.serial[candidates.valid], serials)].tolist()
             stored += values.tolist()
         return _mean(chosen), _mean(stored)
 

@@ -189,7 +189,7 @@ def _observe(planner: ReplayPlanner, rng: np.random.Generator, questions: IntArr
     k = planner.num_generations
     plan = StepPlan(0, step, questions, ((),) * len(questions), np.zeros(len(questions), bool))
     groups = [
-        Group(question, np.where(np.arange(k) < s, RIGHT, WRONG), spread=float((s / k * (1 - s / k)) ** 0.5))
+        Group(question, np.where(np.arange(k) < s, RIGHT, WRONG), reward_std=float((s / k * (1 - s / k)) ** 0.5))
         for question, s in zip(questions.tolist(), right.tolist(), strict=True)
     ]
     planner.observe(plan, groups)
@@ -198,7 +198,7 @@ def _observe(planner: ReplayPlanner, rng: np.random.Generator, questions: IntArr
         wanted = [
             member
             for member in range(k)
-            if (is_frozen and member < group.successes) or planner.wants(group, member < group.successes, "stop")
+            if (is_frozen and member < group.successes) or planner.should_admit(group, member < group.successes, "stop")
         ]
         planner.admit([_completion(rng, group, member, step, planner) for member in wanted], [group])
 

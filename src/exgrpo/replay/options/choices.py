@@ -15,7 +15,7 @@ def low_entropy(candidates: Candidates) -> NDArray[np.bool_]:
     stored = buffer.column("entropy")[buffer.live_slots()]
     stored = stored[~np.isnan(stored)]
     if not stored.size:
-        return candidates.held
+        return candidates.valid
     return np.asarray(
         candidates.entropy <= np.percentile(stored, candidates.config.entropy_percentile, method="inverted_cdf")
     )
@@ -25,7 +25,7 @@ def in_quality_tier(candidates: Candidates) -> FloatArray:
     """A random one of a tier of its question's trajectories; the tier is drawn by `quality_tier_shares` among those that are
     not empty, best first (recipe B)."""
     keys, shares = candidates.draw(), np.array(candidates.config.quality_tier_shares)
-    for row, held in enumerate(candidates.held):
+    for row, held in enumerate(candidates.valid):
         tier = tier_of_each(candidates.quality[row][held])
         filled = np.unique(tier[tier < len(shares)])
         if (total := shares[filled].sum()) > 0:

@@ -88,7 +88,7 @@ def continued(planner: "ReplayPlanner", plan: StepPlan, groups: Sequence[Group |
         question, serial, length, *counts = np.array(rows, np.int64).T
         successes, scorable_each, unscorable = counts
         told = Continued(
-            plan.generation, plan.step, question, serial, length, successes, scorable_each, unscorable, fraction
+            plan.iteration, plan.step, question, serial, length, successes, scorable_each, unscorable, fraction
         )
         planner.listener(told)
 

@@ -28,10 +28,10 @@ def rescue(planner: "ReplayPlanner", plan: StepPlan, outcomes: IntArray, score: 
     stored = (buffer.count[plan.questions] > 0) & ~buffer.retired[plan.questions]
     groups = np.flatnonzero(in_need & stored & ~buffer.rests(plan.questions))
     groups = groups[np.sort(np.unique(plan.questions[groups], return_index=True)[1])]  # each question once
-    rng = generator_for(planner.seed, plan.generation, RESCUE)
+    rng = generator_for(planner.seed, plan.iteration, RESCUE)
     slots = choose(buffer, plan.questions[groups].tolist(), plan.step, planner.config, rng, score, "rescue")
     found = [(group, some) for group, some in zip(groups.tolist(), slots, strict=True) if some]
-    taken = take(planner, [some for _, some in found], plan.generation, plan.step, "rescue")
+    taken = take(planner, [some for _, some in found], plan.iteration, plan.step, "rescue")
     last = {group: int(np.flatnonzero(outcomes[group] == WRONG)[-1]) for group, _ in found}
     return [Rescue(group, last[group], one) for (group, _), (one,) in zip(found, taken, strict=True)]
 

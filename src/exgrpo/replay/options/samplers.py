@@ -60,7 +60,7 @@ def _tiers(candidates: QuestionCandidates) -> tuple[FloatArray, IntArray]:
 def headroom(candidates: QuestionCandidates) -> FloatArray:
     """Rank questions by the most headroom that one of their trajectories has, as last measured; ties at random."""
     stored = candidates.buffer.candidates(candidates.numbers, candidates.step, np.random.default_rng(0))
-    best = np.where(stored.held, np.nan_to_num(stored.headroom, nan=-1.0), -1.0).max(1, initial=-1.0)
+    best = np.where(stored.valid, np.nan_to_num(stored.headroom, nan=-1.0), -1.0).max(1, initial=-1.0)
     return np.asarray(best * STEEP)
 
 
