@@ -1,9 +1,9 @@
-"""What can be chosen: frozen dataclasses with the method's defaults. Standard library only.
+"""Configuration: frozen dataclasses with the method's defaults. Standard library only.
 
-`ReplayConfig` says what is remembered and when it is replayed, `ObjectiveConfig` how it is learned from. A host keeps
-the same names flat in its own configuration (`exgrpo.trl.ExGRPOConfig`); a test holds names and defaults together.
+`ReplayConfig` says what is remembered and when it is replayed, `ObjectiveConfig` how it is trained on. A host keeps the
+same names flat in its own configuration (`exgrpo.trl.ExGRPOConfig`); a test keeps names and defaults in step.
 Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released code disagree,
-`docs/paper-against-code.md` says which was taken.
+`docs/paper-against-code.md` says which one they follow.
 """
 
 import math
@@ -121,31 +121,31 @@ BASELINES = Registry(
 
 
 def _option(default: Any, text: str, used_if: Condition = always, **more: Any) -> Any:
-    """Define an option: its default, what it says, and when it matters beside the others."""
+    """Declare an option: its default, its help text, and the condition under which it matters."""
     return field(default=default, metadata={"help": text, "used_if": used_if}, **more)
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What is remembered, and what of it is replayed, when. Every field is checked at construction."""
+    """Options of the experience and of replay. Every field is checked at construction."""
 
     # How stored experience enters a batch
 
     mixing: str = _option(
         "share",
-        "How stored experience enters a batch. `share`: part of the questions of a batch are replayed, each with one "
-        "stored trajectory as a member of its group. `coin`: a coin per generation makes all questions of a batch replayed "
-        "ones, or none. `added`: the batch stays all fresh, and stored trajectories are added to it, each with the advantage "
-        "that it had in the group it came from. `prompt`: part of the questions are replayed, without a trajectory. "
-        "`rescue`: every question is fresh, and a group without success gets one stored success in place of a failure. "
-        "`prefix`: part of the questions are asked together with the first tokens of a stored success; the policy goes on "
-        "from there, and only what it writes is learned from. `none`: no replay.",
+        "How stored experience enters a batch. `share`: some questions of a batch are replayed, each with one stored "
+        "trajectory as a member of its group. `coin`: a coin decides for each generation whether all questions of the batch "
+        "are replayed, or none. `added`: the batch stays all fresh, and stored trajectories are added to it, each with the "
+        "advantage that it had in the group it came from. `prompt`: some questions are replayed, without a trajectory. "
+        "`rescue`: every question is fresh, and a group without a success gets a stored one in place of a failure. "
+        "`prefix`: some questions are asked together with the first tokens of a stored success; the policy continues "
+        "from there, and only the tokens it writes are trained on. `none`: no replay.",
     )
     replay_share: float = _option(
         0.5,
-        "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing that many trajectories are "
-        "added, and it may exceed 1. Of a batch that is too small for one, rho times its questions is the probability that one "
-        "is replayed. Used by `share`, `prompt`, `added` and `prefix` mixing.",
+        "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing, trajectories added per "
+        "question, which may exceed 1. Where rho times the number of questions is below 1, it is the probability that one "
+        "question is replayed. Used by `share`, `prompt`, `added` and `prefix` mixing.",
         used_if=every(one_of("mixing", "share", "prompt", "added", "prefix"), unless("schedule", "curriculum")),
     )
     replay_probability: float = _option(
@@ -155,14 +155,14 @@ class ReplayConfig:
     )
     replays_per_group: int = _option(
         1,
-        "Stored trajectories in a replayed group, at most; the rest of its num_generations members are fresh. Used by "
+        "Most stored trajectories in a replayed group; the rest of its num_generations members are fresh. Used by "
         "`share` and `coin` mixing.",
         used_if=one_of("mixing", "share", "coin"),
     )
     schedule: str = _option(
         "constant",
-        "How the replayed share (or probability) changes. `constant`; `curriculum`: it is one minus the on-policy weight, "
-        "which begins at `on_policy_start` and falls by `on_policy_step` an epoch to `on_policy_floor`.",
+        "How the replayed share (or probability) changes. `constant`: not; `curriculum`: it is one minus the on-policy "
+        "weight, which starts at `on_policy_start` and falls by `on_policy_step` per epoch down to `on_policy_floor`.",
         used_if=DRAWING,
     )
     on_policy_start: float = _option(
@@ -172,12 +172,12 @@ class ReplayConfig:
     )
     on_policy_step: float = _option(
         0.1,
-        "By how much the on-policy weight falls after each epoch.",
+        "Decrease of the on-policy weight after each epoch.",
         used_if=every(DRAWING, unless("schedule", "constant")),
     )
     on_policy_floor: float = _option(
         0.3,
-        "Below which the on-policy weight does not fall.",
+        "Lowest on-policy weight.",
         used_if=every(DRAWING, unless("schedule", "constant")),
     )
 
@@ -185,15 +185,15 @@ class ReplayConfig:
 
     prefix_length: str = _option(
         "fraction",
-        "How much of a stored success of T tokens a group of `prefix` mixing begins with. `fraction`: round(f T), f drawn "
-        "from `prefix_range`; `annealed`: the upper end of that range falls to 0 over `prefix_steps`, and where nothing is "
-        "left the question is asked plainly; `controlled`: f is drawn within .1 of one fraction for the run, which moves "
-        "inside `prefix_range` so that `prefix_aim` of the continuations are right.",
+        "Length of the prefix that a group of `prefix` mixing takes from a stored success of T tokens. `fraction`: round(f T), "
+        "f drawn from `prefix_range`; `annealed`: the upper end of that range falls to 0 over `prefix_steps`, and a question "
+        "whose prefix is empty is asked without one; `controlled`: f is drawn within .1 of one fraction for the whole run, "
+        "which moves inside `prefix_range` so that `prefix_aim` of the continuations are right.",
         used_if=PREFIXING,
     )
     prefix_range: tuple[float, ...] = _option(
         (0.2, 0.8),
-        "Lowest and highest fraction, in [0, 1].",
+        "Lowest and highest fraction of a stored success in a prefix, in [0, 1].",
         used_if=PREFIXING,
     )
     prefix_steps: int = _option(
@@ -208,7 +208,7 @@ class ReplayConfig:
     )
     prefix_max_accuracy: float = _option(
         1.0,
-        "Only questions of at most this accuracy get a prefix; 0: those whose latest fresh group had no success.",
+        "Only questions of at most this accuracy get a prefix; 0: only those whose latest fresh group had no success.",
         used_if=PREFIXING,
     )
     prefix_before_answer: bool = _option(
@@ -218,7 +218,7 @@ class ReplayConfig:
     )
     admit_prefixed: bool = _option(
         False,
-        "Whether right continuations are stored, with their prefix: its log-probs are those stored before.",
+        "Whether right continuations are stored, together with their prefix and its stored log-probs.",
         used_if=PREFIXING,
     )
 
@@ -227,20 +227,20 @@ class ReplayConfig:
     question_choice: str = _option(
         "gaussian",
         "Which questions are replayed. `gaussian`: buckets weighted by a Gaussian of their accuracy; `uniform`; `range`: "
-        "those whose accuracy lies between `range_low` and `range_high`, all alike; `variance`: weighted by p(1-p); "
+        "those whose accuracy lies between `range_low` and `range_high`, uniformly; `variance`: weighted by p(1-p); "
         "`linear`: by a weight that falls linearly from accuracy `mu` to the farther end; `tiers`: tiers of equal width in "
-        "accuracy have the shares `tier_shares`; `headroom`: those first whose best stored trajectory has the most headroom.",
+        "accuracy with the shares `tier_shares`; `headroom`: first those whose best stored trajectory has the most headroom.",
         used_if=DRAWING,
     )
     mu: float = _option(
         0.5,
-        "Centre of the Gaussian, and where the linear weight is highest, in accuracy units.",
+        "Accuracy at the centre of the Gaussian, or with the highest linear weight.",
         used_if=every(DRAWING, one_of("question_choice", "gaussian", "linear")),
     )
     sigma: float = _option(
         0.125,
-        "Width of the Gaussian, in accuracy units; 1.0 is the paper's text (nearly uniform), 0.125 what its published "
-        "numbers used at 8 generations.",
+        "Width of the Gaussian, in accuracy; the paper's text has 1.0 (nearly uniform), its published numbers used 0.125 "
+        "with 8 generations.",
         used_if=every(DRAWING, one_of("question_choice", "gaussian")),
     )
     range_low: float = _option(
@@ -250,7 +250,7 @@ class ReplayConfig:
     )
     range_high: float = _option(
         0.7,
-        "Upper bound of `range`, likewise.",
+        "Upper bound of `range`: an accuracy, exclusive; with `range_adapts` a quantile.",
         used_if=every(DRAWING, one_of("question_choice", "range")),
     )
     range_adapts: bool = _option(
@@ -266,20 +266,20 @@ class ReplayConfig:
     )
     difficulty: str = _option(
         "latest",
-        "What the accuracy of a question is. `latest`: that of its latest fresh group; `window`: over its latest fresh "
-        "groups of at most `difficulty_window` completions together; `spread`: the standard deviation of the rewards of its "
-        "latest fresh group, scaled so that the questions that can be replayed span 0 to 1 (for continuous rewards).",
+        "How the accuracy of a question is measured. `latest`: on its latest fresh group; `window`: on its latest fresh "
+        "groups of at most `difficulty_window` completions together; `spread`: by the standard deviation of the rewards of "
+        "its latest fresh group, scaled so that replayable questions span 0 to 1 (for continuous rewards).",
         used_if=BY_ACCURACY,
     )
     difficulty_window: int = _option(
         100,
-        "Completions that `window` difficulty looks back on.",
+        "Most completions in the window of `window` difficulty.",
         used_if=every(BY_ACCURACY, one_of("difficulty", "window")),
     )
     by_problem_type: bool = _option(
         False,
-        "Whether questions are drawn for each value of the dataset's column `problem_type` apart, in proportion to those that "
-        "can be replayed; bounds that adapt do so for each.",
+        "Whether questions are drawn separately for each value of the dataset's column `problem_type`, in proportion to its "
+        "replayable questions; adaptive bounds then adapt to each type.",
         used_if=DRAWING,
     )
 
@@ -287,28 +287,28 @@ class ReplayConfig:
 
     trajectory_choice: str = _option(
         "lowest_entropy",
-        "Which stored trajectory of a question: `lowest_entropy` (mean token entropy under the current policy), `random`, "
-        "`newest`, `lowest_nll`, `lowest_confidence_variance` (of the probabilities of its tokens), `entropy_percentile` (a "
-        "random one of those at or below the percentile `entropy_percentile` of all stored entropies), `highest_quality` "
+        "Which stored trajectory of a question is replayed: `lowest_entropy` (mean token entropy under the current policy), "
+        "`random`, `newest`, `lowest_nll`, `lowest_confidence_variance` (of the probabilities of its tokens), "
+        "`entropy_percentile` (a random one at or below that percentile of all stored entropies), `highest_quality` "
         "(success and diversity), `quality_tiers` (a random one of a tier drawn by `quality_tier_shares`), `highest_entropy`, "
         "`headroom` (1-pi where its advantage is positive, pi where negative), or `advantage` (the largest, of either sign).",
         used_if=STORING,
     )
     entropy_percentile: float = _option(
         25.0,
-        "Percentile of `entropy_percentile`, in (0, 100].",
+        "Percentile for the choice `entropy_percentile`, in (0, 100].",
         used_if=every(STORING, one_of("trajectory_choice", "entropy_percentile")),
     )
     quality_tier_shares: tuple[float, ...] = _option(
         (0.5, 0.3, 0.15, 0.05),
-        "With which a tier of a question's trajectories is drawn, best tier first.",
+        "Probabilities with which a tier of a question's trajectories is drawn, best tier first.",
         used_if=every(STORING, one_of("trajectory_choice", "quality_tiers")),
     )
     entropy_refresh: str = _option(
         "lazy",
-        "`lazy`: cached values decide, the best few are measured again once they are older than `max_entropy_age`; "
-        "`exact`: all candidates of a drawn question are measured at every draw (the paper); `stored`: never measured again "
-        "for a choice.",
+        "When candidates are measured under the current policy. `lazy`: cached values decide, and the best few are measured "
+        "again once older than `max_entropy_age`; `exact`: all candidates of a drawn question, at every draw (the paper); "
+        "`stored`: never again.",
         used_if=MEASURING,
     )
     max_entropy_age: int = _option(
@@ -318,20 +318,20 @@ class ReplayConfig:
     )
     entropy_candidates: int = _option(
         2,
-        "How many of the best cached candidates compete, and are kept up to date.",
+        "Number of best cached candidates that compete and are kept up to date.",
         used_if=LAZY,
     )
 
     age_decay: float = _option(
         0.0,
-        "The priority of a trajectory among those of its question is multiplied by exp(-age/this), in optimizer steps; 0: "
-        "not. Of `random` choices it is the probability.",
+        "Time constant, in optimizer steps, of the factor exp(-age/age_decay) on the priority of a trajectory within its "
+        "question (with `random` choice on its probability); 0: no decay.",
         used_if=STORING,
     )
     advantage: str = _option(
         "birth",
-        "With what advantage a trajectory is added: the one that it had in its group (`birth`), or 1 if it is right, else "
-        "0, minus the accuracy of its question now (`current`).",
+        "Advantage with which a trajectory is added. `birth`: the one that it had in its group; `current`: 1 if it is right, "
+        "else 0, minus the current accuracy of its question.",
         used_if=one_of("mixing", "added"),
     )
 
@@ -345,18 +345,18 @@ class ReplayConfig:
     )
     start_completions: int = _option(
         256,
-        "Scorable fresh completions that `start_pass_at_1` is judged over: those of the latest generations that together hold "
-        "at least as many. Before, the gate is closed.",
+        "Scorable fresh completions over which `start_pass_at_1` is judged: those of the latest generations that together "
+        "hold at least as many. Until there are as many, the gate is closed.",
         used_if=every(REPLAYING, unless("start_pass_at_1", 0)),
     )
     start_step: int = _option(
         0,
-        "Replay starts at this optimizer step at the earliest.",
+        "Earliest optimizer step at which replay starts.",
         used_if=REPLAYING,
     )
     start_epoch: float = _option(
         0.0,
-        "Replay starts after this many epochs at the earliest.",
+        "Epochs after which replay starts at the earliest.",
         used_if=REPLAYING,
     )
     start_size: int = _option(
@@ -370,24 +370,24 @@ class ReplayConfig:
     admission: str = _option(
         "correct",
         "Which scored completions are stored: `correct` ones; `all`; `single_success`: the correct one of a group that has "
-        "exactly one; `quality`: those with a quality above `min_quality`; `none` of this run, but the correct ones that "
-        "`experience_from` brings.",
+        "exactly one; `quality`: those with a quality above `min_quality`; `none`: none of this run, only the correct ones "
+        "from `experience_from`.",
         used_if=STORING,
     )
     min_quality: float = _option(
         0.3,
-        "Quality must exceed this, for `quality` admission.",
+        "Quality that `quality` admission must exceed.",
         used_if=every(STORING, one_of("admission", "quality")),
     )
     success_weight: float = _option(
         0.7,
-        "Quality is this times success plus the rest times diversity. Needs an embedding model where it is used.",
+        "Weight of success in the quality of a completion; the rest is that of diversity. Quality needs an embedding model.",
         used_if=every(STORING, one_of("uses_quality", True)),
     )
     retirement: str = _option(
         "solved",
-        "`solved`: a question whose fresh group is all correct leaves replay, and the fresh stream; `threshold`: one whose "
-        "accuracy is at least `retirement_threshold`; `never`.",
+        "When a question leaves replay and the fresh stream. `solved`: once its fresh group is all correct; `threshold`: once "
+        "its accuracy is at least `retirement_threshold`; `never`.",
         used_if=REPLAYING,
     )
     retirement_threshold: float = _option(
@@ -397,18 +397,18 @@ class ReplayConfig:
     )
     retired_in_stream: bool = _option(
         False,
-        "Whether retired questions stay in the fresh stream. They are then sampled as all others, and still neither stored nor "
+        "Whether retired questions stay in the fresh stream. They are then sampled like all others, but neither stored nor "
         "replayed.",
         used_if=RETIRING,
     )
     review_every: int = _option(
         0,
-        "Optimizer steps after which a share of the retired questions returns; 0: none ever.",
+        "Interval of reviews, in optimizer steps, at which a share of the retired questions returns; 0: no reviews.",
         used_if=RETIRING,
     )
     review_share: float = _option(
         0.1,
-        "Which share of the retired returns at a review, in (0, 1].",
+        "Share of the retired questions that returns at a review, in (0, 1].",
         used_if=every(RETIRING, unless("review_every", 0)),
     )
     max_age: int = _option(
@@ -418,7 +418,7 @@ class ReplayConfig:
     )
     max_uses: int = _option(
         0,
-        "Replays after which a trajectory leaves, or with `prompt` mixing a question rests for good; 0: no limit.",
+        "Replays after which a trajectory leaves, or with `prompt` mixing a question is not replayed again; 0: no limit.",
         used_if=REPLAYING,
     )
     cooldown: int = _option(
@@ -434,18 +434,18 @@ class ReplayConfig:
     )
     capacity: int = _option(
         100_000,
-        "Trajectories kept in all.",
+        "Most trajectories kept in all.",
         used_if=STORING,
     )
     capacity_per_question: int = _option(
         8,
-        "Trajectories kept of one question.",
+        "Most trajectories kept of one question.",
         used_if=STORING,
     )
     eviction: str = _option(
         "oldest",
-        "What leaves when full: the `oldest`, that of the `highest_entropy`, of the `lowest_quality`, or with `quality_tiers` "
-        "the oldest of the lowest tier that holds more than 5 % of a question's trajectories.",
+        "Which trajectory leaves when there is no room: the `oldest`, the one of `highest_entropy` or of `lowest_quality`, or "
+        "with `quality_tiers` the oldest of the lowest tier that holds more than 5 % of a question's trajectories.",
         used_if=STORING,
     )
     store_truncated: bool = _option(
@@ -464,27 +464,27 @@ class ReplayConfig:
 
     skip: str = _option(
         "none",
-        "Which questions of the fresh stream are left out. `zero_variance`: one whose last z fresh groups in a row had no "
-        "variance, with probability 1 - max(floor, `skip_explore`^z). Also without replay.",
+        "Which questions the fresh stream leaves out. `none`; `zero_variance`: those whose last z fresh groups in a row had no "
+        "variance, with probability 1 - max(floor, `skip_explore`^z). Works without replay too.",
     )
     skip_explore: float = _option(
         0.5,
-        "With what probability a question is asked after one group without variance; after z of them, this to the z.",
+        "Probability that a question is asked after one group without variance; after z of them, this to the power of z.",
         used_if=SKIPPING,
     )
     skip_floor_solved: float = _option(
         0.05,
-        "With at least this probability it is asked where its latest group was all right; 1: never left out.",
+        "Least probability that a question is asked whose latest group was all right; 1: never left out.",
         used_if=SKIPPING,
     )
     skip_floor_hopeless: float = _option(
         0.05,
-        "With at least this probability it is asked where its latest group was not all right.",
+        "Least probability that a question is asked whose latest group was not all right.",
         used_if=SKIPPING,
     )
     retest_passes: int = _option(
         10,
-        "A question is left out in so many passes in a row at most.",
+        "Most passes in a row in which a question is left out.",
         used_if=SKIPPING,
     )
 
@@ -492,7 +492,7 @@ class ReplayConfig:
 
     rule_options: Mapping[str, Any] | None = _option(
         None,
-        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
+        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping, or JSON "
         "text on the command line.",
         hash=False,
     )
@@ -503,22 +503,22 @@ class ReplayConfig:
 
     @property
     def replays(self) -> bool:
-        """Whether stored experience, or a question for its sake, ever enters a batch."""
+        """True if a batch can ever contain stored experience, or a question chosen for its sake."""
         return self.mixing != "none"
 
     @property
     def active(self) -> bool:
-        """Whether batches are planned here, and what came of them is kept: for replay, or to leave questions out."""
+        """True if batches are planned and their outcomes kept: for replay, or to leave questions out."""
         return self.replays or self.skip != "none"
 
     @property
     def replays_questions(self) -> bool:
-        """Whether questions of a batch are replayed ones (before generation), rather than groups mended after it."""
+        """True if questions are replayed before generation, rather than groups mended after it."""
         return self.mixing in ("share", "coin", "added", "prompt", "prefix")
 
     @property
     def uses_quality(self) -> bool:
-        """Whether completions must be embedded."""
+        """True if completions must be embedded."""
         registries = (TRAJECTORY_CHOICES, ADMISSIONS, EVICTIONS)
         return self.mixing not in ("prompt", "none") and any(
             registry.needs_quality(getattr(self, registry.option)) for registry in registries
@@ -587,7 +587,7 @@ class ReplayConfig:
         self._check_together()
 
     def _check_together(self) -> None:
-        """What each option allows by itself and not beside the others."""
+        """Check combinations of options that are valid by themselves."""
         if self.range_low > self.range_high or (self.range_low == self.range_high and not self.range_adapts):
             _refuse(self, "range_low", f"below range_high ({self.range_high!r})")
         if self.on_policy_floor > self.on_policy_start:
@@ -606,7 +606,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """How fresh and replayed tokens are learned from."""
+    """Options of the objective for fresh and replayed tokens."""
 
     correction: str = _option(
         "shaped",
@@ -614,8 +614,8 @@ class ObjectiveConfig:
         "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`; `likelihood`: weighted by "
         "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient; `second_moment`: w, "
         "without the tokens that keep the mean of (log w)^2 above `moment_limit`; `topr`: 1 for A > 0, the truncated ratio of "
-        "the whole answer for A < 0; `asymre`: A + `asymmetry` and no ratio; `veto`: as `truncated`, without what follows a "
-        "token of w below `veto_ratio` where A < 0.",
+        "the whole completion for A < 0; `asymre`: A + `asymmetry` and no ratio; `veto`: as `truncated`, without the tokens "
+        "after one with w below `veto_ratio` where A < 0.",
         used_if=LEARNING,
     )
     shaping_beta: float = _option(
@@ -635,30 +635,30 @@ class ObjectiveConfig:
     )
     moment_limit: float = _option(
         0.04,
-        "Highest mean of (log w)^2 over the tokens of an answer that `second_moment` keeps.",
+        "Highest mean of (log w)^2 over the tokens of a completion that `second_moment` keeps.",
         used_if=every(LEARNING, one_of("correction", "second_moment")),
     )
     asymmetry: float = _option(
         0.1,
-        "By how much `asymre` lowers the baseline.",
+        "Amount by which `asymre` lowers the baseline.",
         used_if=every(LEARNING, one_of("correction", "asymre")),
     )
     veto_ratio: float = _option(
         0.1,
-        "Below which ratio a token ends what `veto` learns from a negative answer, in (0, 1].",
+        "Ratio below which a token ends what `veto` trains on in a completion with A < 0, in (0, 1].",
         used_if=every(LEARNING, one_of("correction", "veto")),
     )
     clip_fresh: bool = _option(True, "Whether fresh tokens keep PPO's clip; the paper's appendix removes it.")
     baseline: str = _option(
         "group",
-        "What rewards of a group with replayed members are compared with. `group`: the mean of all its members; `fresh`: the "
-        "mean of the fresh ones; `split`: fresh ones with the mean of the fresh, replayed ones with that of the replayed.",
+        "Baseline of the rewards in a group with replayed members. `group`: the mean of all members; `fresh`: the mean of the "
+        "fresh ones; `split`: of fresh members the mean of the fresh, of replayed ones that of the replayed.",
         used_if=every(LEARNING, unless("mixing", "added")),
     )
     positive_weight: float = _option(1.0, "Factor on positive advantages.")
     rule_options: Mapping[str, Any] | None = _option(
         None,
-        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
+        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping, or JSON "
         "text on the command line.",
         hash=False,
     )
@@ -682,22 +682,22 @@ class ObjectiveConfig:
 
 
 def _refuse(config: object, name: str, required: str, hint: str = "") -> None:
-    came = getattr(config, name)
+    value = getattr(config, name)
     default = next(f.default for f in fields(config) if f.name == name)  # type: ignore[arg-type]
-    raise ConfigurationError(f"{name} must be {required}, but is {came!r}.{hint} The default is {default!r}.")
+    raise ConfigurationError(f"{name} must be {required}, but is {value!r}.{hint} The default is {default!r}.")
 
 
 def _one_of(config: object, name: str, options: Collection[str]) -> None:
-    came = spelled(getattr(config, name), options)
-    object.__setattr__(config, name, came)
-    if came not in options:
+    value = spelled(getattr(config, name), options)
+    object.__setattr__(config, name, value)
+    if value not in options:
         own = ", or a dotted path to your own" if getattr(options, "open_to_users", False) else ""
         required = "one of " + ", ".join(repr(o) for o in options) + own
-        _refuse(config, name, required, did_you_mean(came, options))
+        _refuse(config, name, required, did_you_mean(value, options))
 
 
 def _plain(config: object, name: str, kind: type) -> Any:
-    """The value of an option; a number of another library (numpy) becomes Python's."""
+    """Return the value of an option, with a number of another library (numpy) converted to Python's."""
     value = getattr(config, name)
     if isinstance(value, kind) and hasattr(value, "item"):
         value = value.item()
@@ -706,7 +706,7 @@ def _plain(config: object, name: str, kind: type) -> Any:
 
 
 def _shares(config: object, name: str) -> None:
-    """A sequence of shares, kept as a tuple: a recipe file gives a list."""
+    """Check a sequence of shares, and keep it as a tuple: a recipe file gives a list."""
     value = getattr(config, name)
     value = value.tolist() if hasattr(value, "tolist") else value
     shares = isinstance(value, (list, tuple)) and all(
@@ -718,7 +718,7 @@ def _shares(config: object, name: str) -> None:
 
 
 def _range(config: object, name: str) -> None:
-    """Two fractions, the lower one first, kept as a tuple."""
+    """Check two fractions, the lower one first, and keep them as a tuple."""
     value = getattr(config, name)
     value = value.tolist() if hasattr(value, "tolist") else value
     numbers_only = isinstance(value, (list, tuple)) and all(

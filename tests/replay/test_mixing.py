@@ -81,7 +81,7 @@ def test_added_leaves_the_fresh_batch_intact():
         assert not set(added(plan)) & set(plan.questions.tolist())
         lab.observe(plan)
     assert {e.replayed for e in lab.of(Observed)} == {False}
-    assert {e.moment for e in lab.of(Replayed)} == {"added"}
+    assert {e.stage for e in lab.of(Replayed)} == {"added"}
     assert {e.replayed for e in lab.of(Planned)} == {4}
 
 

@@ -68,7 +68,7 @@ class ExperienceBuffer(BufferQueries):
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """Whether each question is retired, (Q,)."""
+        """A view of which questions are retired, (Q,)."""
         return self.questions.retired
 
     def candidates(self, questions: Sequence[int] | IntArray, step: int, rng: np.random.Generator) -> Candidates:
@@ -94,25 +94,25 @@ class ExperienceBuffer(BufferQueries):
     # What happens -----------------------------------------------------------------------------------------------
 
     def advance(self, step: int) -> None:
-        """Let time pass: questions whose cooldown is over can be replayed again."""
+        """Set the current step: questions whose cooldown is over can be replayed again."""
         self.now = step
 
     def observe(
         self, questions: ArrayLike, successes: ArrayLike, scorable: ArrayLike, reward_std: ArrayLike = np.nan,
     ) -> None:  # fmt: skip
-        """Set the accuracies of questions from their latest fresh groups; one without a scorable completion says nothing."""
+        """Set accuracies from the latest fresh groups; ignore those without a scorable completion."""
         arrays = (np.atleast_1d(values) for values in (questions, successes, scorable, reward_std))
         self.questions.observe(*np.broadcast_arrays(*arrays))
 
     def retire(self, questions: ArrayLike) -> None:
-        """Take questions out of replay; their trajectories leave."""
+        """Take questions out of replay, and evict their trajectories."""
         questions = np.atleast_1d(questions)
         self.questions.retire(questions)
         slots, valid = self.table.slots_of_each(questions)
         self.remove(slots[valid], "retired")
 
     def admit(self, trajectories: Sequence[Trajectory]) -> list[int | None]:
-        """Store trajectories, as if they came one by one; return their serials.
+        """Store trajectories, as if they came one by one; return their serials, None for duplicates.
 
         None where one was not stored: its question already holds these token ids, its question is retired, or the capacity
         is 0.
@@ -130,35 +130,37 @@ class ExperienceBuffer(BufferQueries):
         serial_at = dict(zip(new, serials.tolist(), strict=True))
         return [serial_at.get(place) for place in range(len(trajectories))]
 
-    def measured(self, slots: Sequence[int] | IntArray, scores: Sequence[PolicyStats] | FloatArray, step: int) -> None:
-        """Write down what was measured under the policy of `step`: `PolicyStats`, or entropies alone (nats)."""
+    def update_stats(
+        self, slots: Sequence[int] | IntArray, scores: Sequence[PolicyStats] | FloatArray, step: int
+    ) -> None:
+        """Store measurements under the policy of `step`: `PolicyStats`, or entropies alone (nats)."""
         slots = np.asarray(slots, np.int64)
         event = Measured(self.column("serial")[slots], self.column("question")[slots], step, *columns_of(scores))
         self.table.measure(slots, event)
         self.listener(event)
 
-    def used(self, slots: ArrayLike) -> None:
+    def count_uses(self, slots: ArrayLike) -> None:
         """Count a use of trajectories."""
         self.table.use(np.atleast_1d(slots))
 
     def expire(self, step: int) -> int:
-        """Let trajectories from before a step leave; return how many."""
+        """Evict trajectories from before a step; return how many."""
         slots = self.table.older_than(step)
         self.remove(slots, "age")
         return len(slots)
 
     def wear_out(self, slots: ArrayLike) -> None:
-        """Let trajectories leave that were used as often as is allowed."""
+        """Evict trajectories that reached the limit of uses."""
         self.remove(np.atleast_1d(slots), "uses")
 
     def shrink(self) -> None:
-        """Let trajectories leave that are too many for the capacities: those of a restored buffer may have been larger."""
+        """Evict what exceeds the capacities: those of a restored buffer may have been larger."""
         room = Room(self)
         room.shrink()
         self.remove(np.array(room.left, np.int64), tuple(room.reasons))
 
     def remove(self, slots: IntArray, reason: str | tuple[str, ...]) -> None:
-        """Let trajectories leave, for one reason or one each."""
+        """Evict trajectories, for one reason or one each."""
         if not len(slots):
             return
         serials, questions = self.column("serial")[slots], self.column("question")[slots]

@@ -44,7 +44,7 @@ class Column:
 
     @property
     def attribute(self) -> str:
-        """The attribute of a `Trajectory` that holds it, where it holds it."""
+        """The `Trajectory` attribute that holds this column, if one does."""
         return _ATTRIBUTES.get(self.name, self.name)
 
     def array(self, values: Any) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""How trajectories look to a policy: what a choice ranks by, measured under the current policy or when they were generated."""
+"""Statistics of trajectories under a policy: what a choice ranks by, measured now or when they were generated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .trajectory import FloatArray
 
 @dataclass(frozen=True)
 class PolicyStats:
-    """How a trajectory looks to a policy; NaN where not measured.
+    """Statistics of a trajectory under a policy; NaN where not measured.
 
     Args:
         entropy: mean token entropy, full vocabulary, nats.

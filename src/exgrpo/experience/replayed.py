@@ -1,4 +1,4 @@
-"""A buffer from its history: from the events it told of, or from what it was at some moment."""
+"""Rebuild a buffer from its history: from its events, or from a snapshot."""
 
 import hashlib
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "asked_at": 
 
 
 def apply(buffer: ExperienceBuffer, event: Event) -> None:
-    """Let happen again what happened once; tell no one, and leave the store alone.
+    """Apply a logged event to a buffer, without notifying its listener or touching its store.
 
     Raises:
         ValueError: it cannot have happened to this buffer.
@@ -76,7 +76,7 @@ def apply(buffer: ExperienceBuffer, event: Event) -> None:
 
 
 def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
-    """Describe everything but the token arrays, as arrays of their own.
+    """Return everything but the token arrays, as new arrays by name.
 
     Returns:
         Of the trajectories `serial`, `digest`, `question`, `step`, `entropy` and so on: (N,), oldest first; of the
@@ -108,7 +108,7 @@ NO_WINDOWS = MappingProxyType(
 
 
 def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Make a buffer that holds nothing yet what another one was; arrays that are not known are ignored."""
+    """Restore an empty buffer from `snapshot_of`; unknown arrays are ignored."""
     if buffer.table.size or buffer.next_serial:
         raise ValueError("restore: the buffer must be empty")
     stats = buffer.questions

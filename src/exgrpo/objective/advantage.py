@@ -1,4 +1,4 @@
-"""Credit inside a group. What a reward is compared with is a *baseline*, one function of a group's rewards."""
+"""Credit inside a group. The value that a reward is compared with is a *baseline*, one function of a group's rewards."""
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ def group_advantages(
     rewards: Tensor, positive_weight: float = 1.0, scale: str = "none", replayed: Tensor | None = None,
     baseline: str = "group",
 ) -> Tensor:  # fmt: skip
-    """Compute A_i = r_i - mean(r) over the group, the replayed member included; no division by the standard deviation
-    [ExGRPO, sec. 3.2; Dr. GRPO]. Another `baseline` compares with something else.
+    """Compute A_i = r_i - mean(r) over the group, replayed member included [ExGRPO, sec. 3.2; Dr. GRPO].
+
+    There is no division by the standard deviation; another `baseline` subtracts something else.
 
     Members that are compared with rewards that are all alike (max == min) and equal theirs have an advantage of exactly 0,
     which r - mean does not give in floating point. An unscorable member (NaN) counts in no mean and has advantage 0.

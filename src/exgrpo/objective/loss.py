@@ -28,7 +28,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class Terms:
-    """What a correction sees of the replayed tokens.
+    """The replayed tokens as a correction sees them.
 
     log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens. With sequence-level importance
         the mean over a row's tokens, on each of them.
@@ -59,8 +59,10 @@ class LossOutput:
 
 
 def shaped(terms: Terms) -> Tensor:
-    """Return f(w) A as sigmoid(log w - log beta) A, (B, T). Its gradient with respect to log pi is beta w / (w + beta)^2 A
-    [ExGRPO, Eq. 4 and sec. 3.3]."""
+    """Return f(w) A as sigmoid(log w - log beta) A, (B, T) [ExGRPO, Eq. 4 and sec. 3.3].
+
+    Its gradient with respect to log pi is beta w / (w + beta)^2 A.
+    """
     return torch.sigmoid(terms.log_w - math.log(terms.config.shaping_beta)) * terms.advantages
 
 
@@ -68,7 +70,7 @@ register("correction", "shaped", shaped)
 
 
 def clipped(log_w: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """Return PPO's term by the sign of A, each branch bounded where the minimum is; an infinite epsilon leaves w A."""
+    """Return PPO's term, bounded on the side that the sign of A decides; an infinite epsilon leaves w A."""
     high, low = clip_bounds(epsilon)
     above = torch.exp(log_w.clamp(max=high))
     below = torch.exp(log_w.clamp(min=low, max=MAX_LOG_RATIO))
@@ -81,7 +83,7 @@ def clip_bounds(epsilon: float) -> tuple[float, float]:
 
 
 def log_ratio(logps: Tensor, behaviour_logps: Tensor, mask: Tensor) -> Tensor:
-    """Return log w, exactly 0 outside the mask, whatever stands there; float32 at least. All (B, T)."""
+    """Return log w in float32 at least, exactly 0 outside the mask. All (B, T)."""
     dtype = torch.promote_types(logps.dtype, torch.float32)
     return torch.where(mask.bool(), logps.to(dtype) - behaviour_logps.to(dtype), 0.0)
 
@@ -90,8 +92,10 @@ def fresh_loss(
     logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor | float,
     epsilon: float | None = 0.2,
 ) -> Tensor:  # fmt: skip
-    """Compute PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; `epsilon` None leaves the ratio unclipped. Shapes as
-    for `replay_loss`; scalar, to be minimised."""
+    """Compute PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; scalar, to be minimised.
+
+    Shapes as for `replay_loss`; `epsilon=None` leaves the ratio unclipped.
+    """
     log_w = log_ratio(logps, old_logps, mask)
     gain = clipped(log_w, advantages[:, None].to(log_w.dtype), math.inf if epsilon is None else epsilon)
     return -(torch.where(mask.bool(), gain, 0.0) * weights).sum()
@@ -134,7 +138,7 @@ def replay_loss(
 
 
 def _per_token(rule: Callable[[Terms], Tensor], terms: Terms, tokens: Tensor) -> Tensor:
-    """Return what a rule answers, if it is one value per token: another shape could be spread over the batch unseen."""
+    """Call a rule and check that it returns one value per token: another shape could broadcast unnoticed."""
     values = rule(terms)
     if values.shape != tokens.shape:
         raise ConfigurationError(
@@ -148,8 +152,10 @@ def mixed_loss(
     logps: Tensor, old_logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor,
     config: ObjectiveConfig, max_completion_length: int, epsilon: float = 0.2, *, vocabulary: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Compute the whole objective with Dr. GRPO's normaliser, for a loop of one's own. Shapes as for `replay_loss`; scalar,
-    to be minimised. Under micro-batches multiply by micro-batch size over batch size."""
+    """Compute the whole objective with Dr. GRPO's normaliser, for a loop of one's own; scalar, to be minimised.
+
+    Shapes as for `replay_loss`. Under micro-batches multiply by micro-batch size over batch size.
+    """
     weight = 1.0 / (logps.shape[0] * max_completion_length)
     fresh = torch.where(replay_mask[:, None], 0, mask)
     clip = epsilon if config.clip_fresh else None

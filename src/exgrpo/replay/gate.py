@@ -1,5 +1,4 @@
-"""Delayed start: replay begins once the policy is good enough for its successes to be worth replaying
-[ExGRPO, sec. 3.3]."""
+"""Delayed start: replay begins once the policy is good enough [ExGRPO, sec. 3.3]."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -59,12 +58,12 @@ class Gate:
 
     @property
     def completions(self) -> int:
-        """Scorable ones of the latest generations."""
+        """Number of scorable completions in the latest iterations."""
         return sum(scorable for _, scorable in self.recent)
 
     @property
     def pass_at_1(self) -> float | None:
-        """Of the latest generations; None where nothing was scorable."""
+        """Pass@1 of the latest iterations; None where nothing was scorable."""
         return sum(right for right, _ in self.recent) / self.completions if self.recent else None
 
     def check(self, step: int, epoch: float, size: int = 0) -> str | None:

@@ -1,11 +1,11 @@
-"""Why nothing can be replayed now, in words: what is logged, and what alarms tell."""
+"""Reasons why nothing can be replayed now, in words, for logs and alarms."""
 
 from ..config import ReplayConfig
 from ..experience.buffer import ExperienceBuffer
 
 
 def why_empty(buffer: ExperienceBuffer, expired: int) -> str:
-    """Say why no question can be replayed.
+    """Explain why no question can be replayed.
 
     Args:
         buffer: without a replayable question.

@@ -1,4 +1,4 @@
-"""The only coordinator: what the next batch is made of, and what is learned from what came of it.
+"""The planner, the only coordinator: plans the next batch, and updates the experience with its outcomes.
 
 One iteration of a host runs through four calls, in this order::
 
@@ -34,7 +34,7 @@ from .stream import FreshStream
 
 
 class ReplayPlanner:
-    """Plans batches and keeps the experience.
+    """Plan batches and keep the experience.
 
     Args:
         config: what is remembered and replayed.
@@ -123,7 +123,7 @@ class ReplayPlanner:
         )  # fmt: skip
 
     def abandon(self, plan: StepPlan) -> None:
-        """Give a plan up that will not be trained on: its fresh questions come first in the next."""
+        """Abandon a plan that will not be trained on: its fresh questions come first in the next."""
         self.stream.deferred = plan.questions[~plan.replayed].tolist() + self.stream.deferred
 
     # After scoring ----------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class ReplayPlanner:
         return rule(self, plan, outcomes, score) if rule is not None and self.gate.open else []
 
     def observe(self, plan: StepPlan, groups: Sequence[Group | None]) -> None:
-        """Learn from the fresh completions of an iteration: accuracies, retirement, Pass@1 for the gate.
+        """Update accuracies, retirement and the gate's Pass@1 from the fresh completions of an iteration.
 
         Args:
             plan: of this iteration.
@@ -164,18 +164,18 @@ class ReplayPlanner:
         stats.chosen(event.question[event.replayed], plan.step)
         rows = zip(seen, stats.accuracy(event.question).tolist(), strict=True)
         contexts = (RetirementContext(g.question, g.successes, g.outcomes.size, a, self.config) for g, a in rows)
-        learned = np.array([bool(self._retires(context)) for context in contexts])
-        if (leaving := np.unique(event.question[learned & ~self.buffer.retired[event.question]])).size:
+        retires = np.array([bool(self._retires(context)) for context in contexts])
+        if (leaving := np.unique(event.question[retires & ~self.buffer.retired[event.question]])).size:
             self.buffer.retire(leaving)
             self.listener(events.Retired(plan.iteration, plan.step, leaving))
 
     def trained(self, plan: StepPlan, stats: Sequence[tuple[int, int, float, float]]) -> None:
-        """Tell what the loss said of replayed trajectories: question, serial, mean log-ratio, ESS."""
+        """Report the loss's statistics of replayed trajectories: question, serial, mean log-ratio, ESS."""
         if stats:
             self.listener(events.Trained(plan.iteration, plan.step, *map(np.array, zip(*stats, strict=True))))
 
     def should_admit(self, group: Group, correct: bool, finish_reason: str) -> bool:
-        """Return whether a completion that could be scored would be stored (but for duplicates, and for its quality)."""
+        """Return whether a scored completion would be stored, before the checks for duplicates and quality."""
         config, truncated = self.config, finish_reason == "length"
         if config.capacity == 0 or not self._mixing.traits["trajectories"] or self.buffer.retired[group.question]:
             return False
@@ -201,7 +201,7 @@ class ReplayPlanner:
     # What it was ------------------------------------------------------------------------------------------------
 
     def state(self, step: int, generated_tokens: int = 0) -> events.PlannerState:
-        """Return what does not follow from the buffer; with the buffer it decides all that is planned from here on."""
+        """Return the state that does not follow from the buffer; together they decide all later plans."""
         stream, gate = self.stream, self.gate
         return events.PlannerState(
             self.iteration, step, gate.open, gate.pass_at_1, stream.pass_number, stream.cursor, tuple(stream.deferred),
@@ -209,7 +209,7 @@ class ReplayPlanner:
         )  # fmt: skip
 
     def restore(self, state: events.PlannerState) -> None:
-        """Go on where another planner with the same questions stood; its buffer is restored apart."""
+        """Restore the state of another planner with the same questions; its buffer is restored separately."""
         self.iteration, self.gate.open, self.reviewed = state.generation, state.gate_open, state.reviewed
         self.gate.look_back_on(state.recent)
         self.prefix_fraction = state.prefix_fraction

@@ -168,7 +168,7 @@ def hidden(values: Mapping[str, float], shown: str, seen: Iterable[str]) -> set[
 
 
 def as_markdown() -> str:
-    """Write the table of the documentation; a star marks what is shown by default."""
+    """Format the table for the documentation; a star marks what is shown by default."""
     lines = ["| metric | unit | meaning |", "|---|---|---|"]
     for name, metric in METRICS.items():
         star = "*" if metric.basic else ""

@@ -1,4 +1,4 @@
-"""Callbacks of the host: the alarms, and the end of a run whose tokens are spent."""
+"""Callbacks of the host: the alarms, the metrics file, and the end of a run whose tokens are spent."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ OPTIONS = (
 
 
 class Watched(Protocol):
-    """What the alarms ask of an `ExGRPOTrainer`."""
+    """The attributes of an `ExGRPOTrainer` that the alarms read."""
 
     args: Any
     planner: ReplayPlanner | None
@@ -101,7 +101,7 @@ class ReplayAlarm(TrainerCallback):
         return self._monitor.raised
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin anew; after a resume, know what was logged and raised before."""
+        """Reset the monitor; after a resume, restore earlier logs and alarms."""
         self._monitor.begin()
         self._monitor.run = self._watched(args)
         for row in state.log_history:
@@ -109,7 +109,10 @@ class ReplayAlarm(TrainerCallback):
                 self._monitor.update(row, row["step"])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Every process runs this at the same steps; what the main one decides is done by all."""
+        """Raise and clear alarms.
+
+        Every process runs this at the same steps; all follow the decision of the main one.
+        """
         if not logs or "loss" not in logs:  # evaluation, the summary at the end, a user's own
             return
         trainer = self.trainer
@@ -162,8 +165,9 @@ def alarm_of(trainer: Watched) -> ReplayAlarm | None:
 
 
 class MetricsFile(TrainerCallback):
-    """Write every training log as a line of `metrics.jsonl` beside the experience log, for `exgrpo view`: all metrics of this
-    package, also those that `replay_metrics` leaves out.
+    """Write every training log as a line of `metrics.jsonl` beside the experience log, for `exgrpo view`.
+
+    The file has all metrics of this package, also those that `replay_metrics` leaves out.
 
     Args:
         trainer: whose metrics.
@@ -191,7 +195,7 @@ class MetricsFile(TrainerCallback):
 
 
 class Spending(Protocol):
-    """What counts the tokens that a trainer has generated."""
+    """An object that counts the tokens a trainer has generated."""
 
     generated_tokens: int
 

@@ -62,7 +62,7 @@ NOT_MIXED = {
 
 
 def _core(name: str) -> Any:
-    """A flat twin of a core option: not given (None) means the value of the preset."""
+    """Declare the flat copy of a core option; None means the value of the preset."""
     core = _CORE[name]
     text = f"{core.metadata['help']} Default: that of the preset ({core.default!r} where it has none)."
     return field(default=None, metadata={"help": text.replace("%", "%%")})
@@ -73,13 +73,13 @@ class ExGRPOConfig(GRPOConfig):
     r"""
     Configuration of [`ExGRPOTrainer`]: everything of TRL's `GRPOConfig`, and the options of experience replay.
 
-    An option that is not given has the value of the `preset`; after construction all of them hold values. A copy with
-    another preset (`dataclasses.replace(args, preset="rescue")`) takes that preset's values for all options that were not
-    set apart from the first. Of TRL's own options three have another default, the method's: `loss_type="dr_grpo"`,
+    An option that is not given takes the value of the `preset`; after construction every option has a value. A copy with
+    another preset (`dataclasses.replace(args, preset="rescue")`) takes that preset's values for all options that still
+    have those of the first. Three of TRL's own options default to the method's values: `loss_type="dr_grpo"`,
     `scale_rewards="none"` and `disable_dropout=True` (so that stored log-probs are those of the policy that generated).
-    `keep_trl_defaults=True` leaves all of them as TRL has them.
+    `keep_trl_defaults=True` leaves them at TRL's defaults.
 
-    The options, with their meaning and defaults, are those of [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
+    Meaning and defaults of the replay options are documented at [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
     """
 
     _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "rule_options"]
@@ -110,7 +110,7 @@ class ExGRPOConfig(GRPOConfig):
         default=False,
         metadata={
             "help": "Leave `loss_type`, `scale_rewards` and `disable_dropout` at TRL's defaults where they are not given, and "
-            "compute all rows as TRL does (`skip_rows`). Replay under dropout is refused all the same."
+            "compute all rows as TRL does (`skip_rows`). Replay under dropout is still refused."
         },
     )
 
@@ -118,8 +118,7 @@ class ExGRPOConfig(GRPOConfig):
         default=None,
         metadata={
             "default": 1,
-            "help": "TRL's: optimizer updates that each batch is learned from. Default: that of the preset (two-updates: 2), "
-            "else TRL's 1.",
+            "help": "TRL's option: optimizer updates per batch. Default: that of the preset (two-updates: 2), else TRL's 1.",
         },
     )
 
@@ -219,8 +218,8 @@ class ExGRPOConfig(GRPOConfig):
     experience_log: str | None = field(
         default=None,
         metadata={
-            "help": "File that experience is kept in, relative to `output_dir`: what resuming needs, and what `exgrpo "
-            "experience` looks at. 'none' keeps it in memory only; such a run cannot be resumed. Default: 'experience.db'; "
+            "help": "File for the experience, relative to `output_dir`: resuming needs it, and `exgrpo experience` reads it. "
+            "'none' keeps experience in memory only; such a run cannot be resumed. Default: 'experience.db'; "
             "with `push_to_hub` '_experience.db', which is not uploaded: it holds all prompts and completions. To upload it, "
             "set 'experience.db'."
         },
@@ -229,15 +228,16 @@ class ExGRPOConfig(GRPOConfig):
         default=None,
         metadata={
             "help": "Start from the experience of another run: its `output_dir`, its log, or a folder made by `exgrpo "
-            "experience export`. Questions are matched by content; what does not fit is reported and left out. Without "
+            "experience export`. Questions are matched by content; what does not fit is reported and left out. No "
             "effect when resuming."
         },
     )
     keep_retired: bool = field(
         default=False,
         metadata={
-            "help": "With `experience_from`: questions that had retired there stay retired, as for a policy that learned them "
-            "there. By default they are fresh again, as for a new policy. Under other reward functions they always are."
+            "help": "With `experience_from`: questions that had retired there stay retired, as for a policy that "
+            "was trained on "
+            "them. By default they are fresh again, as for a new policy; under other reward functions they always are."
         },
     )
 
@@ -253,7 +253,7 @@ class ExGRPOConfig(GRPOConfig):
         default="cpu",
         metadata={
             "help": "Where the encoder runs. On the CPU an embedding does not depend on what else is embedded, to the bit; a "
-            "GPU is faster by far, and takes its memory."
+            "GPU is much faster, and uses its memory."
         },
     )
     alarms: str = field(
@@ -283,7 +283,7 @@ class ExGRPOConfig(GRPOConfig):
 
     resolved_preset: str | None = field(
         default=None,
-        metadata={"help": "Written by the configuration itself: the preset that its options were filled from."},
+        metadata={"help": "Set by the configuration itself: the preset that filled its options."},
     )
 
     def __post_init__(self) -> None:
@@ -318,7 +318,7 @@ class ExGRPOConfig(GRPOConfig):
             self._refuse_what_replay_cannot()
 
     def _fill_in_host_options(self) -> None:
-        """Host options that presets may set: not given means the preset's value, else the host's."""
+        """Fill in host options that presets may set: the preset's value where it has one, else the host's."""
         before = PRESETS[self.resolved_preset].host if self.resolved_preset is not None else None
         for name, default in HOST_DEFAULTS.items():
             is_filled = before is not None and getattr(self, name) == before.get(name, default)
@@ -330,7 +330,7 @@ class ExGRPOConfig(GRPOConfig):
 
     @property
     def place_model_on_device(self) -> Any:
-        """As the host's. Every trainer of the host asks for it when it is constructed."""
+        """The host's property; every trainer of the host reads it when it is constructed."""
         if not self.own_trainer and (self.replay.active or self.positive_weight != 1.0):
             raise ConfigurationError(
                 f"an ExGRPOConfig with preset={self.preset!r} was given to a trainer that neither replays nor weighs "
@@ -341,7 +341,7 @@ class ExGRPOConfig(GRPOConfig):
 
     @property
     def keeps_log(self) -> bool:
-        """Whether experience is kept in a file."""
+        """True if experience is kept in a file."""
         return (self.experience_log or "").lower() != "none"
 
     @property
@@ -352,7 +352,7 @@ class ExGRPOConfig(GRPOConfig):
 
     @property
     def uploads_log(self) -> bool:
-        """Whether a push of `output_dir` to the hub takes the experience with it."""
+        """True if a push of `output_dir` to the hub uploads the experience too."""
         path, folder = self.experience_path.resolve(), Path(self.output_dir or ".").expanduser().resolve()
         if not self.keeps_log or not path.is_relative_to(folder):
             return False
@@ -374,7 +374,7 @@ class ExGRPOConfig(GRPOConfig):
         return {name: (value, of_preset[name]) for name, value in chosen.items() if value != of_preset[name]}
 
     def _nearest_batches(self) -> str:
-        """Where batch and group size do not fit, the nearest that do."""
+        """Suggest the nearest sizes where batch and group size do not fit."""
         batch, k = self.generation_batch_size, self.num_generations
         if not isinstance(batch, int) or not isinstance(k, int) or k < 2 or batch % k == 0:
             return ""
@@ -389,7 +389,7 @@ class ExGRPOConfig(GRPOConfig):
         )
 
     def _refuse_what_generation_cannot(self) -> None:
-        """`generation_kwargs` go over what the trainer asks for: what contradicts it is refused by name."""
+        """Refuse `generation_kwargs` that contradict the sampling that the trainer asks for."""
         given = self.generation_kwargs or {}
         if not isinstance(given, dict):
             raise ConfigurationError(f"generation_kwargs must be a dictionary, but is {given!r}.")
@@ -406,7 +406,7 @@ class ExGRPOConfig(GRPOConfig):
                 raise ConfigurationError(f"generation_kwargs cannot have {name}={value!r}: {instead}.")
 
     def _refuse_what_replay_cannot(self) -> None:
-        """Host options that have no meaning, or a wrong one, together with replay."""
+        """Refuse host options that have no meaning, or a wrong one, together with replay."""
         refusals = [
             (
                 self.loss_type not in MIXED_LOSS_TYPES,
