@@ -1,10 +1,12 @@
-"""Make `docs/evidence.md` from its template and the stored results: every figure of that page comes from here; and those of
-`exgrpo presets --advise`.
+"""Make the pages "Evidence" and "Evidence: the tables" from their templates and the stored results: every figure of them comes
+from here; and those of `exgrpo presets --advise`.
 
-    python tools/evidence.py --write    # after a study has run, or the template has changed
+    python tools/evidence.py --write    # after a study has run, or a template has changed
     python tools/evidence.py --check    # part of `make check`
 
-In the template `{{ ... }}` stands for what the results say:
+To add a study: its tables and command go to `benchmarks/evidence-tables.template.md`, under a heading of their own; what it
+found goes to `benchmarks/evidence.template.md`, with a link to that heading. In both, `{{ ... }}` stands
+for what the results say:
 
     {{ command STUDY }}                               how it was made: commands, size, time
     {{ arms STUDY SETTING [ARM ...] }}                table of means
@@ -13,7 +15,8 @@ In the template `{{ ... }}` stands for what the results say:
     {{ across STUDY ARM BASE [SETTING ...] }}         one pair of arms over the settings
     {{ picture STUDY SETTING }}  {{ forest STUDY }}   learning curves; differences as a picture
     {{ mean STUDY SETTING ARM FIGURE }}               one mean
-    {{ diff STUDY SETTING ARM BASE FIGURE }}          one paired difference, with its interval
+    {{ diff STUDY SETTING ARM BASE FIGURE }}          one paired difference in points, with its interval
+    {{ cost STUDY SETTING ARM BASE }}                 processor time of training, as a multiple of another arm's
     {{ tokens STUDY SETTING ARM [BASE] }}             share of the baseline's tokens to its final accuracy
     {{ collapsed STUDY SETTING ARM }}                 seeds that collapsed, of how many
     {{ collapsed_anywhere ARM }}                      the same over all studies
@@ -50,11 +53,15 @@ from advice import advice
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "lab"
-TEMPLATE, PAGE = ROOT / "benchmarks" / "evidence.template.md", ROOT / "docs" / "evidence.md"
+PAGES = {
+    ROOT / "docs" / f"{name}.md": ROOT / "benchmarks" / f"{name}.template.md"
+    for name in ("evidence", "evidence-tables")
+}
+"""The pages and their templates."""
 IMAGES = ROOT / "docs" / "images" / "evidence"
 FIRST_LOOK = ("main", ("chains", "sums"), ("on-policy", "exgrpo", "positive-weight", "rehearsal"))
 """Study, settings and arms of the README's picture."""
-HEAD = "<!-- Made by tools/evidence.py from evidence.template.md and results/lab/: change those, not this. -->\n\n"
+HEAD = "<!-- Made by tools/evidence.py from {} and results/lab/: change those, not this. -->\n\n"
 COLUMNS = ("arm", "Pass@1", "Pass@8", "greedy", "tokens to baseline", "collapsed", "steps", "CPU s", "tried", "seeds")
 
 
@@ -124,11 +131,19 @@ def mean(study: str, setting: str, arm: str, figure: str) -> str:
 
 
 def diff(study: str, setting: str, arm: str, base: str, figure: str = "pass_at_1") -> str:
-    """One paired difference."""
+    """One paired difference, in points."""
     difference = findings(study).difference(setting, arm, base, figure)
     if difference is None:
         raise SystemExit(f"{study}, {setting}: {arm} and {base} have fewer than five pairs of {figure}.")
     return interval(difference)
+
+
+def cost(study: str, setting: str, arm: str, base: str) -> str:
+    """Processor time of training, as a multiple of the base's over their common seeds."""
+    found = findings(study)
+    seeds = found.seeds(setting, arm, base)
+    ours, theirs = (math.fsum(found.runs[setting, name, seed].cpu[-1] for seed in seeds) for name in (arm, base))
+    return f"{ours / theirs:.1f}"
 
 
 def tokens(study: str, setting: str, arm: str, base: str | None = None) -> str:
@@ -167,6 +182,7 @@ DIRECTIVES = {
         forest,
         mean,
         diff,
+        cost,
         tokens,
         collapsed,
         collapsed_anywhere,
@@ -176,7 +192,7 @@ DIRECTIVES = {
 
 
 def render(template: str) -> str:
-    """The page's text."""
+    """A template's text with every directive filled in."""
 
     def fill(match: re.Match[str]) -> str:
         name, *arguments = shlex.split(match[1])
@@ -184,12 +200,20 @@ def render(template: str) -> str:
             raise SystemExit(f"The template has no directive {name!r}: {', '.join(DIRECTIVES)}.")
         return DIRECTIVES[name](*arguments)
 
-    return HEAD + re.sub(r"\{\{(.+?)\}\}", fill, template)
+    return re.sub(r"\{\{(.+?)\}\}", fill, template)
 
 
-def draw(page: str) -> list[Path]:
-    """The pictures that a page shows."""
-    shown, written = set(re.findall(r"images/evidence/([^)]+)\.png", page)), []
+def pages() -> dict[Path, str]:
+    """The pages as the results have them."""
+    return {
+        page: HEAD.format(template.name) + render(template.read_text(encoding="utf-8"))
+        for page, template in PAGES.items()
+    }
+
+
+def draw(text: str) -> list[Path]:
+    """Draw the pictures that pages show."""
+    shown, written = set(re.findall(r"images/evidence/([^)]+)\.png", text)), []
     for study in sorted({path.parent.name for path in RESULTS.glob("*/results.jsonl")}):
         found = findings(study)
         for setting in found.study.settings:
@@ -201,26 +225,30 @@ def draw(page: str) -> list[Path]:
             written.append(path)
     missing = shown - {path.stem for path in written}
     if missing:
-        raise SystemExit(f"The page shows pictures that nothing draws: {', '.join(sorted(missing))}.")
+        raise SystemExit(f"The pages show pictures that nothing draws: {', '.join(sorted(missing))}.")
     return written
 
 
 def main() -> int:
-    """The command; 1 if the page is not what the results say."""
+    """The command; 1 if a page is not what the results say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", action="store_true", help="write the page and its pictures")
-    what.add_argument("--check", action="store_true", help="fail if the page is not up to date")
+    what.add_argument("--write", action="store_true", help="write the pages and their pictures")
+    what.add_argument("--check", action="store_true", help="fail if a page is not up to date")
     args = parser.parse_args()
-    page, said = render(TEMPLATE.read_text(encoding="utf-8")), advice(findings)
+    made = pages()
+    files = {**made, ADVICE: advice(findings)}
     if args.write:
-        PAGE.write_text(page, encoding="utf-8")
-        ADVICE.write_text(said, encoding="utf-8")
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
         study, settings, shown = FIRST_LOOK
-        for path in [*draw(page), draw_arms(findings(study), settings, shown, IMAGES / "first-look.png")]:
+        for path in [
+            *draw("".join(made.values())),
+            draw_arms(findings(study), settings, shown, IMAGES / "first-look.png"),
+        ]:
             print(f"wrote {path.relative_to(ROOT)}")
         return 0
-    for path, text in ((PAGE, page), (ADVICE, said)):
+    for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             print(f"{path.relative_to(ROOT)} is not what the results say: run python tools/evidence.py --write")
             return 1
