@@ -23,7 +23,7 @@ AXES = {
     "seconds": "processor seconds of training",
 }
 BANDS = 4  # with more arms their bands would only hide each other
-LEAST = 0.1  # of an axis of differences, to both sides: smaller ones are small
+LEAST = 10  # points, of an axis of differences, to both sides: smaller ones are small
 GRID = 24  # points at which the curves of several seeds are averaged
 
 
@@ -96,15 +96,16 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
                 difference = found.difference(name, arm, found.study.baseline, figure_name)
                 if difference is None:
                     continue
-                panel.plot([difference.t_low, difference.t_high], [place + offset] * 2, color=colour, linewidth=1.6)
-                panel.plot([difference.mean], [place + offset], "o", color=colour, markersize=5)
+                low, mean, high = (100 * share for share in (difference.t_low, difference.mean, difference.t_high))
+                panel.plot([low, high], [place + offset] * 2, color=colour, linewidth=1.6)
+                panel.plot([mean], [place + offset], "o", color=colour, markersize=5)
         panel.axvline(0, color="#7F7F7F", linewidth=0.8)
         panel.set_yticks(range(len(arms)), arms if arms != before else [""] * len(arms))
         before = arms
         panel.set_ylim(len(arms) - 0.5, -0.5)
         low, high = panel.get_xlim()
         panel.set_xlim(min(low, -LEAST), max(high, LEAST))
-        dressed(panel, name, f"difference to {found.study.baseline}", "x")
+        dressed(panel, name, f"points over {found.study.baseline}", "x")
     handles = [panels[0].plot([], [], "o-", color=colour)[0] for colour in ("#000000", "#0072B2")]
     k = found.setting(names[0]).regime.num_samples
     figure.legend(handles, ["Pass@1", f"Pass@{k}"], loc="outside lower center", ncols=2, frameon=False)

@@ -18,8 +18,9 @@ many seeds it gets there); without seeds in which the baseline collapsed, or end
 *collapsed*: seeds whose final Pass@1 is at most half the best on the curve, or below the start's, by more than three
 standard errors. *CPU s*: processor seconds of training.
 *retired*: questions out of replay at the end. *replayed*: share of the groups with a
-stored completion. *tried*: settings that were tried to arrive at this arm. Differences are means over pairs of the same seed
-with Student's t interval at 95 %; *bootstrap* is the percentile interval of the Pass@1 difference, too narrow with few pairs.
+stored completion. *tried*: settings that were tried to arrive at this arm. Differences are in points
+(hundredths): means over pairs of the same seed with Student's t interval at 95 %; *bootstrap* is the percentile interval of
+the Pass@1 difference, too narrow with few pairs.
 *valid*: share of the right held-out samples that are right by right reasoning. *different*: different valid answers among the
 samples of a question. *stored, valid* and *replayed, valid*: the same share of what was stored and replayed. *different picks*:
 different trajectories over all picks. *Pass@1 at equal time*: at the processor time that the quicker of the two arms needed.
