@@ -173,8 +173,10 @@ def test_every_module_says_what_it_is_for():
 
 
 CLAUSES = " How Of Those What When Where Whether Which Who Why "
-NO_VERBS = f"""{CLAUSES} A All An And Any As At Both By Each Every For From He If In Is It Its Like More Most No None Not Nothing
- On One Only Or Other Several Some Such The Their There These They This To Two Under With Without """
+NO_VERBS = (
+    f"{CLAUSES}A All An And Any As At Both By Each Every For From He If In Is It Its Like More Most No None Not Nothing On "
+    "One Only Or Other Several Some Such The Their There These They This To Two Under With Without "
+)
 """Words that begin a noun phrase or a clause; ruff's D401 finds verbs in another mood."""
 
 
