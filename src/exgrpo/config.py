@@ -67,7 +67,7 @@ QUESTION_SAMPLERS = Registry(
         "eligible": None,
         "per_question": None,
         "uniform": None,
-    },  # the latter two: of old samplers
+    },  # the last two are for samplers of the old form
 )
 TRAJECTORY_CHOICES = Registry(
     "trajectory_choice",

@@ -93,7 +93,7 @@ class Registry(Mapping[str, Rule]):
                 f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.{did_you_mean(name, self)}"
             )
         function = imported(f"{self.option}={name!r}", name)
-        for rule in self._rules.values():  # its module may have registered it
+        for rule in self._rules.values():  # importing its module may have registered it
             if function in (rule, rule.function):
                 return rule
         return Rule(function, {trait: getattr(function, trait, value) for trait, value in self.traits.items()})

@@ -281,7 +281,7 @@ def test_the_gate_opens_by_size_and_stays_open():
 
 def test_all_conditions_of_the_gate_are_named():
     gate = Gate(0.35, 10, 2.0, 100)
-    gate.saw(2, 10)
+    gate.observe(2, 10)
     why = gate.check(3, 0.5, 7)
     assert why == (
         "gate closed: Pass@1 0.20 over 10 completions, must exceed 0.35; step 3 < 10; epoch 0.50 < 2; "

@@ -6,7 +6,7 @@ from typing import Any
 from ..log import LogReader, Provenance
 
 REPLACEMENT = "\ufffd"
-"""What a decoder writes for bytes that are no whole character yet."""
+"""The decoder's output for bytes that are not a whole character yet."""
 CONTEXT = 6
 """Tokens before a token that its text may depend on."""
 

@@ -154,7 +154,7 @@ def _file(pq: Any, path: Path) -> Iterator[Any]:
             yield file
     except (ExperienceLogError, TrajectoryError):
         raise
-    except (OSError, ValueError, NotImplementedError) as error:  # those of pyarrow are among them
+    except (OSError, ValueError, NotImplementedError) as error:  # includes pyarrow's errors
         raise _invalid(path, f"it cannot be read ({error})") from error
 
 
@@ -248,7 +248,7 @@ class _Rows:
         known = [column for column in SCALARS if column.name in row]
         scalars: dict[str, Any] = {c.name: nan(row[c.name]) if c.nullable else row[c.name] for c in known}
         try:
-            with np.errstate(over="ignore"):  # of numbers too large, which are then refused
+            with np.errstate(over="ignore"):  # from too large numbers, which are then refused
                 trajectory = Trajectory(
                     self.places[row["question"]], row["completion_ids"], row["behaviour_logps"], row["rewards"],
                     **scalars, embedding=row.get("embedding"),

@@ -82,7 +82,7 @@ def prune(
         DamagedLogError: it cannot be trusted; nothing was deleted.
     """
     named, path = Path(path).absolute(), Path(path).resolve()
-    connect(path).close()  # is it one?
+    connect(path).close()  # raises if it is not a log
     lock = WriterLock(path)
     lock.acquire()
     try:
@@ -122,7 +122,7 @@ def _prune(
             for position in {head, *beside.values()}:
                 rebuild(
                     reader, empty_buffer(reader, position), position, use_snapshot=False
-                )  # nothing goes from a log that cannot be trusted
+                )  # never prune a log that cannot be trusted
             kept = _kept_events(reader, [head, *beside.values()])
             needed = _needed_at(reader, head, since)
             for position in beside.values():

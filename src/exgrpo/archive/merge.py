@@ -109,7 +109,7 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
     into = Path(into)
     export = read_export(folder)
     found = _From(export.source, export.origin, tokenizer=export.tokenizer)
-    export.tokenizer(export.origin.tokenizer)  # can it be read?
+    export.tokenizer(export.origin.tokenizer)  # raises if it cannot be read
     if into.exists():
         for _ in export.source.trajectories:  # all of it, before anything is written
             pass

@@ -373,7 +373,7 @@ def _with_rewards(
         rewards = next(scores)
         if rewards is not None:
             was = known.trajectory
-            quality = was.quality if was.correct else np.nan  # success is a part of it
+            quality = was.quality if was.correct else np.nan  # success is part of the quality
             scored = replace(was, rewards=np.asarray(rewards), correct=True, advantage=np.nan, quality=quality)
             yield KnownTrajectory(scored, replace(known.origin, rewards=origin.rewards))
         elif rescore is not None:

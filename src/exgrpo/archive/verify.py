@@ -68,7 +68,7 @@ def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
                 f"{path} cannot be read ({error}), so what this checkpoint needs of the log is not known. Make it readable, or "
                 "move the checkpoint away."
             ) from error
-        except (ValueError, KeyError, TypeError):  # nothing that can be resumed from
+        except (ValueError, KeyError, TypeError):  # not a checkpoint to resume from
             continue
         if position.log == log:
             found[path.parent] = position
@@ -96,11 +96,13 @@ def verify(path: Path | str) -> list[Finding]:
         connection = connect(path)
     except DamagedLogError as error:
         return [Finding("file", None, _cause(error))]
-    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")  # damaged text is told by its checksum
+    connection.text_factory = lambda raw: raw.decode(
+        "utf-8", "surrogateescape"
+    )  # damaged text is found by its checksum
     with contextlib.closing(connection):
         verification = _Verification(path, connection)
         with verification.guarded("file"):
-            connection.execute("BEGIN")  # one state of the file, also while it is written
+            connection.execute("BEGIN")  # one consistent state, even while it is written
         verification.structure()
         verification.records()
         verification.events()
@@ -145,7 +147,7 @@ class _Verification:
                 yield
         except ExperienceLogError as error:
             if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
-                raise  # of locks, memory or the file system: it says nothing of the log
+                raise  # an error of locks, memory or the file system, not of the log
             self.add(where, None, _cause(error))
             self._events_are_sound = self._events_are_sound and where not in schema.EVENTS
 

@@ -108,7 +108,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "mmlu_pro": Benchmark("MMLU-Pro", "TIGER-Lab/MMLU-Pro", "test", 1, "choice_reward", None, CHOICE, mmlu_pro),
 }
-"""In the order of the paper's table."""
+"""Benchmarks, in the order of the paper's table."""
 
 
 def load_benchmark(name: str, folder: Path | None = None, limit: int | None = None) -> list[Item]:

@@ -18,7 +18,7 @@ from .store import Answer, StoredQuestion
 
 THRESHOLD = 0.5  # a completion is right above it, as in training
 SECOND = ("strict_math_reward", "math_verify")
-"""What a mathematical reward is compared with."""
+"""Verifiers that a mathematical reward is compared with."""
 
 
 @dataclass(frozen=True)

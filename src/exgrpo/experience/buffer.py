@@ -1,8 +1,8 @@
 """The experience buffer: which trajectories are stored, under which question, in which bucket.
 
-Everything comes in batches and costs in proportion to them. Who is replayable, and in which bucket, is derived when it is
-asked for. Token arrays stay behind `TrajectoryStore`, so that they can live elsewhere than in memory. No randomness: who
-draws passes a generator. What the buffer was at some moment follows from its events: `replayed.py`.
+Every call takes a batch, and its cost is proportional to the batch. Which questions are replayable, and in which bucket, is
+derived when asked for. Token arrays are kept by a `TrajectoryStore`, so that they can live outside memory. Nothing here is
+random: callers that draw pass a generator. The buffer at an earlier time can be rebuilt from its events (`replayed.py`).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from .trajectory import FloatArray, IntArray, Trajectory
 
 
 class ExperienceBuffer(BufferQueries):
-    """Trajectories by question, questions by bucket.
+    """The stored trajectories by question, and the questions by bucket.
 
     A question is *replayable* while its accuracy is known, it has a stored trajectory (with `prompt` mixing it needs none),
     is not retired and does not rest; only such a question is in a bucket.
@@ -36,11 +36,11 @@ class ExperienceBuffer(BufferQueries):
         config: capacities, eviction, difficulty, cooldown and limits; the defaults if None.
         store: where token arrays live; memory by default.
         listener: sees `Admitted`, `Evicted` and `Measured` as they happen.
-        types: problem type of each question, (Q,), 0 and up; buckets are told apart for each. One for all by default.
+        types: problem type of each question, (Q,), 0 and up; each type has its own buckets. One for all by default.
 
     Attributes:
-        questions: what is known of each question.
-        table: what is known of each stored trajectory.
+        questions: statistics of each question.
+        table: records of the stored trajectories.
         resolution: R, buckets run over 0..R.
         now: optimizer steps done.
     """
@@ -81,7 +81,7 @@ class ExperienceBuffer(BufferQueries):
     # What can be replayed ---------------------------------------------------------------------------------------
 
     def ready(self, problem_type: int | None = None, despite_rest: bool = False) -> NDArray[Any]:
-        """Return the bucket of every question that can be replayed, of all problem types or of one; -1 for all others, (Q,)."""
+        """Return the bucket of each replayable question, of one problem type or of all; -1 for the others, (Q,)."""
         found = self.questions.ready(self.count, self.now, despite_rest)
         if problem_type is None or self.num_types == 1:
             return found
@@ -112,10 +112,10 @@ class ExperienceBuffer(BufferQueries):
         self.remove(slots[valid], "retired")
 
     def admit(self, trajectories: Sequence[Trajectory]) -> list[int | None]:
-        """Store trajectories, as if they came one by one; return their serials, None for duplicates.
+        """Store trajectories, as if they came one by one; return their serials.
 
-        None where one was not stored: its question already holds these token ids, its question is retired, or the capacity
-        is 0.
+        The serial is None where a trajectory was not stored: its question already holds these token ids, its question is
+        retired, or the capacity is 0.
         """
         questions = np.array([one.question for one in trajectories if self.config.capacity], np.int64)
         coming: list[int] = np.flatnonzero(~self.retired[questions]).tolist()

@@ -41,7 +41,7 @@ class PolicyStats:
 
 
 MEASURED = tuple(PolicyStats.__dataclass_fields__)
-"""What is measured, the entropy first."""
+"""Names of the measured values, the entropy first."""
 
 
 def stats_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -55,7 +55,7 @@ def stats_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, 
     lengths = np.array([len(one) for one in logps])
     starts = np.cumsum(lengths) - lengths
     now = np.concatenate(logps).astype(np.float64)
-    nll = 0.0 - np.add.reduceat(now, starts) / lengths  # never -0.0, which a log does not keep
+    nll = 0.0 - np.add.reduceat(now, starts) / lengths  # never -0.0, which SQLite does not store
     np.exp(now, out=now)
     confidence = np.add.reduceat(now, starts) / lengths
     now -= np.repeat(confidence, lengths)

@@ -228,7 +228,7 @@ def eviction_place(qualities: ArrayLike, floor: float = TIER_FLOOR) -> int:
 
 
 def _float16(values: Any) -> FloatArray:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # too large values become infinite, and are refused
         return np.asarray(values).astype(np.float16)
 
 

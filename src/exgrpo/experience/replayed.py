@@ -26,7 +26,7 @@ from .events import (
 from .questions import NEVER, QuestionStats
 
 OF_VARIANCE = ("streak", "skips", "asked_at")
-"""Those of `GroupVariance`; snapshots of 0.2 lack them."""
+"""Arrays of `GroupVariance`; snapshots of 0.2 lack them."""
 BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread", *OF_VARIANCE)
 """Arrays of a snapshot with one row for each question."""
 ATTRIBUTES = MappingProxyType({"spread": "reward_std"})
@@ -34,7 +34,7 @@ ATTRIBUTES = MappingProxyType({"spread": "reward_std"})
 OF_QUESTIONS = ("question", "window_question")
 """Arrays of a snapshot that hold question numbers."""
 FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "asked_at": NEVER, "spread": float("nan")})
-"""What stands in an array by question where a question was never seen; 0 elsewhere."""
+"""Value of an array by question where a question was never seen; 0 in all other arrays."""
 
 
 def apply(buffer: ExperienceBuffer, event: Event) -> None:

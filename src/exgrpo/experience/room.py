@@ -38,7 +38,7 @@ class Room:
         self._size = self._table.size
         self._came: list[int] = []
         self._gone: set[int] = set()
-        self._held: dict[int, dict[int, int]] = {}  # of each question digest -> slot, oldest first
+        self._held: dict[int, dict[int, int]] = {}  # question -> digest -> slot, oldest first
         surplus = max(0, self._size + expected - self._config.capacity)
         self._queue = iter(self._table.oldest(surplus).tolist())
 
@@ -48,7 +48,7 @@ class Room:
         slots = self._table.stage(stored)
         try:
             places = self._admit(slots, stored.question, stored.digest)
-        except BaseException:  # a rule of the user's may raise
+        except BaseException:  # a user's rule may raise
             self._table.release(slots)
             raise
         first = self._table.next_serial
@@ -112,7 +112,7 @@ class Room:
             if slot == NONE:
                 slot = next(slot for slot in self._came if slot not in self._gone)
         else:
-            slots = self._table.in_order()  # those among them that are staged have no serial yet
+            slots = self._table.in_order()  # staged ones have no serial yet
             slots = slots[self._table.records["serial"][slots] != NONE]
             slot = self._chosen(slots[~np.isin(slots, list(self._gone))])
         question, digest = (int(self._table.records[name][slot]) for name in ("question", "digest"))
@@ -132,7 +132,7 @@ class Room:
 
     def _chosen(self, slots: IntArray) -> int:
         row = slots[None]
-        rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
+        rng = np.random.default_rng(0)  # so that a random rule draws the same everywhere
         buffer = self._buffer
         candidates = Candidates(buffer, row, np.ones(row.shape, bool), buffer.now, self._config, rng)
         place, n = self._rule(candidates), len(slots)

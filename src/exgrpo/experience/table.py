@@ -21,7 +21,7 @@ AT_ONCE = 1 << 16
 HALF_MAX = float(np.finfo(np.float16).max)
 
 KEPT = RECORD.names or ()
-"""What a snapshot holds of each record."""
+"""Fields of a record that a snapshot holds."""
 _HALVES = [column.name for column in STORED if column.numpy == "f2"]
 
 
@@ -38,9 +38,7 @@ class TrajectoryTable:
         self.count = np.zeros(num_questions, np.int32)
         self.next_serial = 0
         self.size = 0
-        self._before: list[tuple[IntArray, NDArray[Any]]] | None = (
-            None  # what measurements took the place of, to undo them
-        )
+        self._before: list[tuple[IntArray, NDArray[Any]]] | None = None  # values before measurements, to undo them
         self._widest = capacity_per_question
         self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._num_slots = 0
@@ -232,7 +230,7 @@ class TrajectoryTable:
         self.records = np.zeros(max(16, n), RECORD)
         for name in KEPT:
             self.records[name][:n] = snapshot[name]
-        for start in range(0, n, AT_ONCE):  # what is needed in between stays small
+        for start in range(0, n, AT_ONCE):  # temporary arrays stay small
             end = min(start + AT_ONCE, n)
             self.link(np.arange(start, end), snapshot["serial"][start:end])
         self.next_serial = int(snapshot["next_serial"])

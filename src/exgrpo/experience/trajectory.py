@@ -78,7 +78,7 @@ class Trajectory:
             yield f"completion_ids and behaviour_logps must be non-empty and of equal length, but have shapes {shapes}"
         if ids.min() < 0:
             yield f"completion_ids must be 0 or more, but hold {ids.min()}"
-        low, high = logps.min(), logps.max()  # NaN where one is
+        low, high = logps.min(), logps.max()  # NaN if any value is NaN
         if not (low > -np.inf and high <= 1e-3):
             yield f"behaviour_logps must be finite and at most 0, but range over [{low}, {high}]"
         if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():

@@ -66,7 +66,7 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
         Evicted: ("eviction", ("generation", "step", "question", "serial", "reason")),
     }
 )
-"""Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
+"""The table of each kind of event, and the attributes in its columns after `branch`; `Admitted` has none."""
 _NUMBERS = {"fraction", "reward_std", "log_ratio", "ess", *MEASURED}
 
 
@@ -156,7 +156,7 @@ _ID, _PLACES = _OF_TRAJECTORY.index("id"), [(column, _OF_TRAJECTORY.index(column
 
 
 def null(value: float) -> float | None:
-    value = float(value) + 0.0  # SQLite knows no negative zero
+    value = float(value) + 0.0  # SQLite has no negative zero
     return None if math.isnan(value) else value
 
 

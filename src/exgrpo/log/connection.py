@@ -38,7 +38,7 @@ PATIENCE = 300.0
 ATTEMPTS = 5
 """To copy a log while nobody writes to it."""
 PRIVATE_NAME = "_experience.db"
-"""Where a run's folder is pushed to the hub: the hosts leave out what begins with an underscore."""
+"""File name of a log whose folder is pushed to the hub: the hosts leave out names with a leading underscore."""
 
 
 def log_in(folder: Path) -> Path:
@@ -120,9 +120,9 @@ def explained(path: Path, doing: str) -> Iterator[None]:
             "was committed "
             "before is safe. Try again, or resume from the last checkpoint."
         ) from error
-    except MemoryError as error:  # how Python tells of SQLite's
+    except MemoryError as error:  # how Python reports SQLite's
         raise _no_memory(path, doing) from error
-    except (UnicodeDecodeError, OverflowError) as error:  # bytes that are no text, or no length
+    except (UnicodeDecodeError, OverflowError) as error:  # bytes that are not text, or have no length
         raise damaged(path, f"{error} while {doing}") from error
 
 
@@ -174,7 +174,7 @@ def _open(path: Path, how: str, timeout: float = 30) -> sqlite3.Connection:
 # Writing ----------------------------------------------------------------------------------------------------------------
 
 SYNCHRONOUS = {WAL: ("NORMAL", "FULL"), ROLLBACK: ("FULL", "EXTRA"), UNLOCKED: ("FULL", "EXTRA")}
-"""Of each journal what keeps an ordinary commit whole, and what also puts it on the disk."""
+"""SQLite's setting for each journal: for an ordinary commit, and for one that must reach the disk."""
 
 
 def _to_write(path: Path) -> sqlite3.Connection:
@@ -230,7 +230,7 @@ def _to_read(path: Path) -> sqlite3.Connection:
     """
     beside = [path.with_name(path.name + end) for end in JOURNAL_ENDS]
     is_whole = not any(other.exists() and other.stat().st_size for other in beside)
-    if lock_error(path.parent) is not None:  # known at once, not after `timeout`
+    if lock_error(path.parent) is not None:  # report at once, not after `timeout`
         return _checked(path, _copy_of_files(path))
     try:
         if is_whole and not os.access(path.parent, os.W_OK) and not Path(f"{path}.owner").exists():
@@ -303,7 +303,9 @@ def _copy_of_files(path: Path) -> sqlite3.Connection:
             )
         copy = _of_our_own(folder / path.name)
         try:
-            copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all in one file, which stays open beyond its name
+            copy.execute(
+                "PRAGMA journal_mode = DELETE"
+            ).fetchone()  # all in one file, which stays open after it is unlinked
         except BaseException:
             copy.close()
             raise
@@ -372,7 +374,7 @@ def _free_name(path: Path) -> str:
 
 def create(path: Path) -> sqlite3.Connection:
     """Create a new log, while holding its lock; a crash leaves either nothing that counts as a log, or a whole one."""
-    for leftover in path.parent.glob(f".{path.name}.new-*"):  # of a process that was killed here
+    for leftover in path.parent.glob(f".{path.name}.new-*"):  # left by a killed process of this machine
         leftover.unlink(missing_ok=True)
     beside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
     with explained(path, "creating it"):

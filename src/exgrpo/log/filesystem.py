@@ -21,7 +21,7 @@ WAL, ROLLBACK, UNLOCKED = JOURNALS = ("wal", "rollback", "unlocked")
 """A write-ahead log; a rollback journal; a rollback journal without SQLite's locks."""
 
 VARIABLE = "EXGRPO_LOG_JOURNAL"
-"""An environment variable that decides in place of what is found here."""
+"""Environment variable that overrides the detection here."""
 
 SHARED = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
@@ -41,7 +41,7 @@ def kind_of(path: Path) -> str:
     for line in lines:
         _, mount, found, *_ = line.split(" ")
         mount = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), mount)
-        if place.is_relative_to(mount) and len(mount) >= length:  # what was mounted later covers what was before
+        if place.is_relative_to(mount) and len(mount) >= length:  # later mounts cover earlier ones
             kind, length = found, len(mount)
     return kind
 

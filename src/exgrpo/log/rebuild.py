@@ -65,7 +65,7 @@ def rebuild(
             for event in _as_few([event for _, event in run]):
                 apply(buffer, _with_index(event, questions))
         except (ValueError, IndexError) as error:
-            _apply_each(reader, buffer, run, questions)  # to tell which
+            _apply_each(reader, buffer, run, questions)  # to find which one
             raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
     state = replace(
         reader.state(position),

@@ -18,7 +18,7 @@ from ..experience.replayed import OF_VARIANCE
 from .records import Provenance
 
 OPTIONS = ("mixing", "difficulty", "difficulty_window", "max_uses", "cooldown", "by_problem_type")
-"""What a buffer needs to know to say which questions can be replayed; all else only decides what happens."""
+"""Options that decide which questions a buffer reports as replayable; all others only affect later events."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -58,7 +58,7 @@ def config_of(origin: Provenance) -> ReplayConfig:
     try:
         options = json.loads(origin.options or "{}")
         return ReplayConfig(**{name: options[name] for name in OPTIONS if name in options}, capacity=0)
-    except (ConfigurationError, TypeError, ValueError):  # of another version, or made up
+    except (ConfigurationError, TypeError, ValueError):  # from another version, or not a valid origin
         return ReplayConfig(capacity=0)
 
 

@@ -100,7 +100,7 @@ class LogWriter:
         """
         if not self._lock.held:
             return
-        with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+        with contextlib.suppress(sqlite3.Error):  # a reader may have it open; then the file stays
             self._connection.execute("PRAGMA busy_timeout = 500")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.execute("PRAGMA busy_timeout = 30000")
@@ -296,7 +296,7 @@ class LogWriter:
     def _write(self, commit: Commit) -> None:
         with self._transaction("committing", durable=commit.durable):
             commit.write(self._connection, self._logp_dtype)
-        for kept in commit.kept:  # only now: who reads meanwhile looks here first
+        for kept in commit.kept:  # last: concurrent readers look here first
             self._unwritten.pop(kept.serial, None)
 
     @contextmanager
@@ -323,9 +323,9 @@ class LogWriter:
         """
         try:
             found = _identity(self.path)
-        except OSError:  # of a network that is away for a moment: the log may be there
+        except OSError:  # a network drive may be away for a moment
             return
-        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems number anew
+        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems renumber
             return
         kept = "What was committed before is in the file that was there: put that back"
         if found is None and self.path.parent.is_dir():

@@ -16,21 +16,21 @@ def group_advantages(
 
     There is no division by the standard deviation; another `baseline` subtracts something else.
 
-    Members that are compared with rewards that are all alike (max == min) and equal theirs have an advantage of exactly 0,
-    which r - mean does not give in floating point. An unscorable member (NaN) counts in no mean and has advantage 0.
+    Where all compared rewards are equal, a member with that reward has an advantage of exactly 0, which r - mean does not
+    give in floating point. An unscorable member (NaN) counts in no mean and has advantage 0.
 
     Args:
         rewards: (G, K), NaN where unscorable.
         positive_weight: factor on positive advantages.
         scale: `none`, or `group` to divide by the group's standard deviation + 1e-4 (GRPO).
-        replayed: True on members that were not sampled now, (G, K); None if all were.
-        baseline: what a reward is compared with: `group`, `fresh`, `split`, or one's own.
+        replayed: True on replayed members, (G, K); None if there are none.
+        baseline: `group`, `fresh`, `split`, or a rule of one's own.
 
     Returns:
         (G, K), finite where the rewards are.
 
     Raises:
-        ConfigurationError: a baseline of one's own has no value for a scorable member, or the wrong shape.
+        ConfigurationError: a user's baseline has no value for a scorable member, or the wrong shape.
     """
     replayed = torch.zeros_like(rewards, dtype=torch.bool) if replayed is None else replayed.bool()
     rule = BASELINES[baseline]

@@ -28,7 +28,7 @@ def without_noise(rewards: Tensor, tolerance: Tensor) -> Tensor:
         rewards: (G, K), NaN where unscorable.
         tolerance: by how much rounding may part equal ones, (G, 1).
     """
-    ordered, order = rewards.sort(1)  # NaN last
+    ordered, order = rewards.sort(1)  # sorted last: NaN
     begins = torch.ones_like(ordered, dtype=torch.bool)
     begins[:, 1:] = ~(ordered.diff(dim=1) <= tolerance)
     places = torch.arange(rewards.size(1), device=rewards.device).expand_as(order)

@@ -4,9 +4,9 @@
     fresh:     min(w A, clip(w, 1 - eps, 1 + eps) A)
     replayed:  f(w) A,  f(w) = w / (w + beta)
 
-Everything is computed from log w: no exponential can overflow. Sums over tokens are divided by one number that the caller
-gives (Dr. GRPO: completions times the maximal completion length), so that the loss does not depend on how a batch is cut into
-micro-batches or ranks. The shares (1 - rho) and rho of Eq. 4 arise from the batch's composition.
+Everything is computed from log w, so that no exponential can overflow. The caller passes the one number that sums over
+tokens are divided by (Dr. GRPO: completions times the maximal completion length), so that the loss does not depend on how a
+batch is split into micro-batches or ranks. The shares (1 - rho) and rho of Eq. 4 follow from the batch's composition.
 """
 
 import math
@@ -22,17 +22,16 @@ from ..registry import register
 from .stats import RatioStats, at_level, ratio_stats
 
 MAX_LOG_RATIO = 20.0
-"""PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
-(w = 4.9e8). Nowhere else is it bounded."""
+"""Upper bound of log w (w = 4.9e8) where PPO's term has none: where A < 0, and for either sign without a clip."""
 
 
 @dataclass(frozen=True)
 class Terms:
     """The replayed tokens as a correction sees them.
 
-    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens. With sequence-level importance
-        the mean over a row's tokens, on each of them.
-    logps: log pi_theta, (B, T), with gradient; 0 there too. Float32 at least, like all three.
+    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens. With sequence-level
+        importance, the mean over a row's tokens on each of them.
+    logps: log pi_theta, (B, T), with gradient; 0 outside too. At least float32, like log_w and advantages.
     advantages: (B, 1), or any shape that broadcasts to (B, T).
     config: the constants of the corrections.
     epsilon: of PPO's clip.
@@ -51,7 +50,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """loss: scalar with gradient, to be minimised. per_token: (B, T), 0 where not replayed. stats: of the ratios."""
+    """Result of `replay_loss`.
+
+    loss: scalar with gradient, to be minimised.
+    per_token: (B, T), 0 where not replayed.
+    stats: of the ratios.
+    """
 
     loss: Tensor
     per_token: Tensor
@@ -109,7 +113,7 @@ def replay_loss(
 
     Args:
         logps: log-probs of the tokens under the policy that is trained, with gradient, (B, T).
-        behaviour_logps: those under the policy that produced the trajectory, (B, T); read on replayed rows only.
+        behaviour_logps: log-probs under the policy that produced the trajectory, (B, T); read on replayed rows only.
         advantages: (B,).
         mask: 1 on the tokens that the policy wrote, (B, T).
         replay_mask: True on replayed rows, (B,).
@@ -120,8 +124,8 @@ def replay_loss(
         level: `token`, or `sequence`: every token of a completion has its geometric mean ratio [GSPO, Eq. 7].
 
     Raises:
-        ConfigurationError: the correction needs the vocabulary and it is 0, or a user's one did not return one value per
-            token.
+        ConfigurationError: the correction needs the vocabulary and it is 0, or a user's correction did not return one value
+            per token.
     """
     tokens = mask.bool() & replay_mask[:, None]
     log_w = log_ratio(logps, behaviour_logps, tokens)

@@ -1,7 +1,7 @@
 """Trajectory choice: which stored trajectories of a question are replayed.
 
-A *trajectory choice* ranks candidates. What it ranks by may be measured under the CURRENT policy, by a scorer that the host
-passes in: the only call back from the core [ExGRPO, sec. 3.2].
+A *trajectory choice* ranks candidates. Its keys may be measured under the CURRENT policy, by a scorer that the host passes
+in: the only callback of the core [ExGRPO, sec. 3.2].
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ the completion's own tokens)."""
 
 
 def keys_of(candidates: Candidates) -> FloatArray:
-    """Return what the rule ranks by, checked, (n, W): the lowest wins, of equals the older; NaN: not known."""
+    """Return the checked ranking keys, (n, W): the lowest wins, the older on a tie; NaN: not known."""
     name, shape = candidates.config.trajectory_choice, candidates.valid.shape
     return decayed(checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape), candidates)
 
@@ -79,9 +79,9 @@ def choose(
 ) -> list[list[int]]:  # fmt: skip
     """Return the slots of up to `count` stored trajectories of each question, best first; none where none may be chosen.
 
-    All trajectories of a question compete (`exact`), or the best few by what is cached (`lazy`), those that were never
-    measured first among them. Competitors whose values are not known well enough are measured, in one call of the scorer; a
-    question with no more trajectories than are wanted needs no measurement, unless drift is limited.
+    All trajectories of a question compete (`exact`), or the best few by cached values (`lazy`), unmeasured ones first.
+    Competitors with missing or stale values are measured, in one call of the scorer; a question with no more trajectories
+    than requested needs no measurement, unless drift is limited.
     """
     if not questions:
         return []

@@ -9,7 +9,7 @@ from .rng import SHARE, generator_for
 from .validation import share_now
 
 BY_THE_COIN = "on-policy by the coin"
-"""How a plan's `idle` begins where a coin decided that nothing is replayed this time."""
+"""Beginning of a plan's `idle` when a coin decided against replay this time."""
 
 
 def by_share(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:

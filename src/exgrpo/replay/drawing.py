@@ -17,7 +17,7 @@ from .rng import QUESTIONS, TRAJECTORIES, generator_for
 from .sampling import Eligible, draw_questions
 
 ROUNDS = 4
-"""How often questions are drawn again in place of those whose trajectories turned out not to be eligible."""
+"""Rounds of drawing questions again in place of those whose trajectories turned out not to be eligible."""
 
 
 @dataclass

@@ -5,9 +5,9 @@ One iteration of a host runs through four calls, in this order::
     plan(...)     before generation: which questions are fresh, which replayed, with which trajectories
     rescue(...)   after scoring: which groups without a success get a stored one
     observe(...)  after scoring: accuracies, retirement, the gate
-    admit(...)    once the log-probs of what is to be stored are known: it becomes trajectories
+    admit(...)    once the log-probs of completions to store are known: they become trajectories
 
-Everything here is the same on every rank: it depends on the seed, the number of the iteration, and what was observed.
+Every rank gets the same results: they depend on the seed, the number of the iteration, and the observations.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,21 +37,21 @@ class ReplayPlanner:
     """Plan batches and keep the experience.
 
     Args:
-        config: what is remembered and replayed.
-        stream: where fresh questions come from; its numbering is the buffer's.
+        config: options of the experience and of replay.
+        stream: source of fresh questions; it numbers questions as the buffer does.
         num_generations: K.
         seed: of every draw.
         store: where token arrays live.
         listener: sees every event as it happens.
         types: problem type of each question, (Q,), 0 and up; needed with `by_problem_type`.
-        longest_prefix: trajectories -> how many of their first tokens a group may begin with, with `prefix` mixing; all
-            but the last by default.
+        longest_prefix: trajectories -> how many of their first tokens a group may begin with, with `prefix` mixing; by
+            default all but the last.
 
     Attributes:
-        diversity: what was stored of each question, as embeddings; None where quality is not used.
-        iteration: number of the next one.
-        prefix_fraction: of a trajectory that `controlled` prefixes aim at; None until it first moved.
-        marks: whether what is planned counts as used.
+        diversity: embeddings of what was stored for each question; None where quality is not used.
+        iteration: number of the next iteration.
+        prefix_fraction: fraction of a trajectory that `controlled` prefixes aim at; None until it first moved.
+        marks: whether planned trajectories count as used.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class ReplayPlanner:
 
         Args:
             plan: of this iteration.
-            groups: one per group of the plan, in its order; fresh completions only, None where there were none. Those with
-                a prefix say nothing of their bare question.
+            groups: one per group of the plan, in its order; fresh completions only, None where there were none. Groups
+                with a prefix do not count for their question.
         """
         if plan.prefixes:
             self._mixing.traits["continued"](self, plan, groups)
@@ -153,7 +153,7 @@ class ReplayPlanner:
         for group, question in zip(groups, plan.questions.tolist(), strict=True):
             if group is not None and group.question != question:
                 raise ValueError(f"observe: group of question {group.question} where the plan has {question}")
-        self.gate.saw(sum(group.successes for group in seen), sum(group.scorable for group in seen))
+        self.gate.observe(sum(group.successes for group in seen), sum(group.scorable for group in seen))
         if not seen:
             return
         stats, event = self.buffer.questions, events.Observed.of(plan.iteration, plan.step, seen)
@@ -189,10 +189,10 @@ class ReplayPlanner:
         """Store completions, in the given order; return how many were new.
 
         Args:
-            trajectories: those that were wanted; with an embedding where quality is used.
+            trajectories: those that `should_admit` approved; with an embedding where quality is used.
             groups: of this iteration, for an admission rule that looks at them again with the quality.
         """
-        if (dtype := self.config.logp_dtype) != "float32":  # rounded at birth, so that what is read back is the same
+        if (dtype := self.config.logp_dtype) != "float32":  # rounded now, so that a log returns the same values
             trajectories = [replace(t, behaviour_logps=t.behaviour_logps.astype(dtype)) for t in trajectories]
         if self.diversity is not None:
             return admit_graded(self.buffer, self.diversity, self._admits, trajectories, groups)
@@ -211,7 +211,7 @@ class ReplayPlanner:
     def restore(self, state: events.PlannerState) -> None:
         """Restore the state of another planner with the same questions; its buffer is restored separately."""
         self.iteration, self.gate.open, self.reviewed = state.generation, state.gate_open, state.reviewed
-        self.gate.look_back_on(state.recent)
+        self.gate.restore(state.recent)
         self.prefix_fraction = state.prefix_fraction
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 

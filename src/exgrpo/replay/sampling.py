@@ -1,6 +1,6 @@
 """Question sampling: a weight for each question, a count for each bucket, then questions of each bucket.
 
-A *question sampler* answers with one log-weight per question. One that reads accuracy alone is asked once per bucket.
+A *question sampler* returns one log-weight per question. One that reads accuracy alone is called once per bucket.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Eligible = Callable[[IntArray], NDArray[np.bool_]]
 def gaussian(candidates: QuestionCandidates) -> FloatArray:
     """Return log-weights exp(-(a - mu)^2 / (2 sigma^2)), shared by the questions of a bucket [ExGRPO, Eq. 3]."""
     config = candidates.config
-    with np.errstate(over="ignore"):  # a sigma so small that all but the nearest weigh nothing
+    with np.errstate(over="ignore"):  # with a tiny sigma only the nearest keep weight
         of_buckets = -(((candidates.accuracy - config.mu) / config.sigma) ** 2) / 2
     return np.asarray(of_buckets - np.log(np.maximum(candidates.bucket_size, 1)))
 
@@ -41,8 +41,8 @@ class Pool:
 
     Args:
         candidates: an entry for each bucket, or for each question.
-        log_weights: of a question of each entry, (n,); -inf: only where nothing else is left.
-        room: how many questions of each entry may be drawn, (n,).
+        log_weights: log-weight of one question of each entry, (n,); -inf: drawn only where nothing else is left.
+        room: number of questions of each entry that may be drawn, (n,).
         ready: bucket of each question, -1 for those that cannot be replayed, (Q,).
     """
 
@@ -88,13 +88,13 @@ def draw_questions(
     Within a bucket the draw is uniform without replacement.
 
     Args:
-        buffer: that knows them.
-        n: how many.
-        config: which sampler, and its options.
-        rng: of this draw.
+        buffer: the experience.
+        n: number of questions.
+        config: the sampler and its options.
+        rng: generator of this draw.
         step: optimizer steps done.
-        eligible: only these.
-        ready: what `buffer.ready` answers now, where the caller knows.
+        eligible: filter of questions; None: all.
+        ready: result of `buffer.ready()`, if the caller has it.
     """
     pools = pools_of(buffer, config, step, eligible, ready)
     available = np.array([pool.room.sum() for pool in pools], np.int64)
@@ -161,7 +161,7 @@ def draw_counts(
     Overflow is drawn again over the buckets with room left, until all n are placed.
 
     Args:
-        n: how many questions, at most sizes.sum().
+        n: number of questions, at most sizes.sum().
         log_weights: of whole buckets, (R+1,).
         sizes: (R+1,).
     """

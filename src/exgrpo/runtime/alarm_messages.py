@@ -8,7 +8,7 @@ from ..config import ReplayConfig
 from ..replay import expected_count
 
 Values = Mapping[str, float]
-"""A training log, without what is not a finite number."""
+"""A training log, without values that are not finite numbers."""
 
 EMPTY = "no replayable question stored"
 """Why nothing is replayed, as a plan says it, where there is nothing that could be."""
@@ -21,7 +21,7 @@ ADVICE = {
     "none admitted": "Loosen admission.",
     "all evicted": "Raise max_age, max_uses or capacity.",
 }
-"""What to do, by how the reason begins."""
+"""Advice for each beginning of a reason."""
 
 
 _DEFAULTS = ReplayConfig()

@@ -34,7 +34,7 @@ STOPPING = ("collapse", "ess")
 """Kinds that may end training. A run that replays nothing is plain GRPO: sound, and it may start yet."""
 
 ON_POLICY = "on-policy"
-"""How the reason begins when a generation replays nothing because a coin said so."""
+"""Beginning of the reason when a coin decided against replay."""
 
 Reason = Callable[[], str | None]
 

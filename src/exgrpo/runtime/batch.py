@@ -333,5 +333,7 @@ def _deviations(rewards: FloatArray, fresh: IntArray) -> list[float]:
         variance = np.where(known, values - mean[:, None], 0.0) ** 2
         deviations = np.sqrt(variance.sum(1) / count)
     equal = np.where(known, values, -np.inf).max(1) == np.where(known, values, np.inf).min(1)
-    found: list[float] = np.where(equal, 0.0, deviations).astype(np.float32).tolist()  # not what rounding leaves
+    found: list[float] = (
+        np.where(equal, 0.0, deviations).astype(np.float32).tolist()
+    )  # exactly 0, without rounding noise
     return found

@@ -65,7 +65,7 @@ class TextEncoder:
         """Embed n texts as (n, D) float16, each row of unit length; zeros for a text without tokens."""
         if not len(texts):
             return np.zeros((0, self.dimension), np.float16)
-        with self._lock:  # a tokenizer serves one thread at a time
+        with self._lock:  # tokenizers are not thread-safe
             given = self._tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
             rows = [tuple(ids) for ids in given["input_ids"]]
             found: dict[TokenIds, FloatArray] = {(): np.zeros(self.dimension, np.float16)}
@@ -80,7 +80,7 @@ class TextEncoder:
             with torch.random.fork_rng(devices=[]):
                 tokenizer = AutoTokenizer.from_pretrained(self._name)
                 model = AutoModel.from_pretrained(self._name, dtype=torch.float32)
-        except Exception as error:  # that library raises nothing narrower
+        except Exception as error:  # transformers raises nothing narrower
             raise ConfigurationError(
                 f"embedding_model={self._name!r} cannot be loaded as an encoder with its tokenizer: {error}. Set it to a "
                 "folder that holds both, or to the name of such a model on the Hub."

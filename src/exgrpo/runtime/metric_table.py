@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 PREFIXES = ("fresh/", "replay/", "prefix/")
 FILE_NAME = "metrics.jsonl"
-"""Beside the experience log: what was logged, a line each time."""
+"""File of the logged metrics beside the experience log, one log per line."""
 SHOWN = ("basic", "all")
 """Values of the option `replay_metrics`."""
 

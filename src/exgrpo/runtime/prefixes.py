@@ -6,7 +6,7 @@ from ..experience.trajectory import Trajectory
 from .context import Decoder
 
 ANSWERS = ("\\boxed{", "####", "<answer>")
-"""What an answer begins with, where one is marked."""
+"""Marks at which a marked answer begins."""
 
 
 def longest_prefix(

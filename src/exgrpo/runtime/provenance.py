@@ -24,7 +24,7 @@ VOLATILE = (
     "architectures",
 )
 STATE_OF_TOKENIZERS = ("truncation", "padding")
-"""What a call of a tokenizer may leave behind in it."""
+"""State that calls of a tokenizer may leave in it."""
 
 
 def _hash(value: Any) -> str:

@@ -46,7 +46,7 @@ class QuestionTable:
     def __init__(self, dataset: Any, tokenize: Tokenize, progress: bool = False):
         self._dataset = dataset
         self._tokenize = tokenize
-        # A format (torch, numpy, ...) changes how a value prints, not what it is; a transform makes the row.
+        # A format (torch, numpy, ...) changes a value's type only; a transform makes the row.
         formatted = dataset.format["type"]
         self._plain = dataset if formatted in (None, "custom") else dataset.with_format(None)
         self._fetches_rows_at_once = formatted is None

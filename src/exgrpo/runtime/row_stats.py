@@ -26,7 +26,7 @@ DTYPE = np.dtype(
         *((name, "f8") for name in RATIOS),  # of a stored row: mean log w, log sum w, log sum w^2
         ("ratio_tokens", "i8"),  # 0: the ratio is not known
         ("clamped", "i8"),  # tokens whose ratio the correction cut
-        ("filler", "?"),  # computed without need: counts only where nothing else is known
+        ("filler", "?"),  # a filler row's: counts only where nothing else is known
     ],
     align=True,
 )

@@ -304,7 +304,7 @@ class ExperienceSession:
         assert record is not None and record.log is not None
         position = Position(**record.log)
         reader, step = self.log.reader, self._step
-        reader.lineage(position)  # is it there?
+        reader.lineage(position)  # raises if it is not there
         check_behaviour(self.context.config, self.context.objective, unknown_in_log(reader), str(reader.path))
         before = reader.origin_of(position.branch)
         changed = before.differences(origin)
@@ -415,7 +415,7 @@ class ExperienceSession:
 
     def _commit_and_copy(self, planner: ReplayPlanner, folder: Path) -> Position | None:
         position = self.commit(planner, checkpoint=True)
-        if self.log is not None and is_shared(folder) and not is_shared(self.log.path):  # of this machine alone
+        if self.log is not None and is_shared(folder) and not is_shared(self.log.path):  # a path of this machine only
             self.log.copy_to(folder / FILE_NAME)
         return position
 
@@ -454,7 +454,7 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
             raise
         except ExperienceLogError as error:
             if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
-                raise  # of locks, memory or the file system: it says nothing of the log
+                raise  # an error of locks, memory or the file system, not of the log
             why = str(error)
     else:
         why = "it is not there"

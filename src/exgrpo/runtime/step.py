@@ -33,7 +33,7 @@ from .shared_store import hold
 from .timing import Stopwatch
 
 GONE = -1
-"""In place of the slot of a trajectory that has left."""
+"""Stands for the slot of a trajectory that has left."""
 
 
 class Stage(IntEnum):

@@ -13,7 +13,7 @@ from .datasets import columns_of, find_column, read_rows
 MESSAGES = ("messages", "conversation", "conversations")
 FINISH = "finish_reason"
 CUT = ("length", "max_tokens")
-"""What services that serve models call it when a completion was cut."""
+"""Finish reasons by which model servers mark a truncated completion."""
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 Row = Mapping[str, Any]

@@ -22,7 +22,7 @@ OPTIONS = (
     "mixing", "replay_share", "start_step", "start_epoch", "start_size", "start_pass_at_1", "start_completions",
     "retired_in_stream",
 )  # fmt: skip
-"""What the alarms read of the arguments, which may be those of a host without these options."""
+"""Arguments that the alarms read; the arguments may be those of a host without these options."""
 
 
 class Watched(Protocol):
@@ -186,7 +186,7 @@ class MetricsFile(TrainerCallback):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **row}) + "\n")
-        except OSError as error:  # no reason to lose a run
+        except OSError as error:  # not worth losing a run over
             if not self._said:
                 logger.warning("%s cannot be written (%s); `exgrpo view` will lack these metrics.", self.path, error)
             self._said = True

@@ -15,7 +15,7 @@ from ..runtime.checks import correctness_index
 from ..runtime.questions import QuestionTable
 from ..unused_options import without_effect
 
-if TYPE_CHECKING:  # a version that is refused may lack it
+if TYPE_CHECKING:  # an unsupported version may lack it
     from trl import GRPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def check_columns(arguments: dict[str, Any]) -> None:
     reward_funcs = arguments.get("reward_funcs") or []
     if arguments.get("environment_factory") or not hasattr(dataset, "__len__") or not len(dataset):
         return
-    columns = list(dataset[0])  # what a row holds, which a transform may have made
+    columns = list(dataset[0])  # a transform may add columns to a row
     if "prompt" not in columns:
         raise DatasetError(
             f"train_dataset needs a column 'prompt', but has {sorted(columns)}. Rename one with "
@@ -146,8 +146,8 @@ GENERATION_DEFAULTS = {
     "num_beams": 1, "num_beam_groups": 1, "penalty_alpha": 0.0, "dola_layers": None, "constraints": (), "force_words_ids": (),
     "stop_strings": (), "max_time": None, "num_return_sequences": 1,
 }  # fmt: skip
-"""Fields of a model's generation configuration that change what is sampled and that the host does not set; the value of each
-that changes nothing."""
+"""Fields of a model's generation configuration that change the sampling and that the host does not set, with their
+neutral values."""
 
 
 def check_generation_defaults(trainer: "GRPOTrainer") -> None:

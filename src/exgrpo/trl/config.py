@@ -286,7 +286,7 @@ class ExGRPOConfig(GRPOConfig):
         self.preset = preset_name(self.preset)
         self._fill_in_host_options()
         if self.resolved_preset is not None and self.steps_per_generation is not None:
-            self.generation_batch_size = None  # a copy: the host derives it again from the steps that it had derived
+            self.generation_batch_size = None  # a copy: the host would reuse the steps that it derived for the first
         for name, value in (TRL_DEFAULTS if self.keep_trl_defaults else METHOD_DEFAULTS).items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -322,7 +322,7 @@ class ExGRPOConfig(GRPOConfig):
                 setattr(self, name, PRESETS[self.preset].host.get(name, default))
 
     own_trainer = False
-    """Whether an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
+    """True once an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
 
     @property
     def place_model_on_device(self) -> Any:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 TESTED_TRL = (Version("1.15"), Version("1.17"))
 SUPPORTED_TRL = (TESTED_TRL[0], Version("2"))
-"""From the second of `TESTED_TRL` on a version is taken if nothing has changed that matters here."""
+"""Versions from the second of `TESTED_TRL` on are accepted if nothing relevant has changed in them."""
 OVERRIDE = "EXGRPO_ALLOW_TRL"
 
 
@@ -88,7 +88,7 @@ COLUMNS = frozenset(
 """Columns of the host's batch that are read or depended on."""
 
 RESULT = "prompt_ids, completion_ids, tool_mask, completions, logprobs"
-"""What the tuple that `_generate` returns begins with."""
+"""The first elements of the tuple that `_generate` returns."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "trl.models.utils": ("disable_gradient_checkpointing",),

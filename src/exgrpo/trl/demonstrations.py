@@ -78,7 +78,7 @@ class Demonstrations:
         self.left_out: dict[str, list[str]] = defaultdict(list)
         self.outcomes: dict[int, tuple[int, int, float]] = {}
         self.longest = 0
-        self._advantages: dict[int, float] = {}  # what is taken from rewards, by question
+        self._advantages: dict[int, float] = {}  # baseline to subtract from rewards, by question
         drafts = [draft for one in given if (draft := self._tokenised(one, end_token)) is not None]
         self._score(drafts)
         scored = [draft for draft in drafts if not np.isnan(self._deciding(draft))]

@@ -175,7 +175,5 @@ def added_term(
         vocabulary=context.vocabulary, level=context.importance_level,
     )  # fmt: skip
     step.record(share.rows, logps[:real], entropies[:real], own[:real], output.stats)
-    loss: Tensor = (
-        output.loss + 0.0 * logps.sum()
-    )  # so that every process has a gradient, also one whose rows all fill up
+    loss: Tensor = output.loss + 0.0 * logps.sum()  # every process needs a gradient, even with filler rows only
     return loss

@@ -77,7 +77,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         raise NotImplementedError
 
     _columns_of_replay = 0
-    """Whether a batch has columns of its own beside the host's: 0 or 1."""
+    """1 if a batch has replay columns beside the host's, else 0."""
 
     @property
     def _optimizer_step(self) -> int:

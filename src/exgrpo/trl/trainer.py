@@ -79,7 +79,7 @@ from .verifiers import UnansweredReport, begun_thoughts
 logger = logging.getLogger(__name__)
 
 MAX_REWARD = 1e30
-"""Beyond, means and squares of rewards are no longer numbers."""
+"""Larger rewards are treated as unscorable: their means and squares overflow."""
 
 
 class ExGRPOTrainer(ResumableGRPOTrainer):
@@ -311,7 +311,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         before = Counter(record.counts) if record is not None else self.counts.copy()
         self.experience.context = self._context(self.args, self.questions)  # options may have changed since
         self.planner, saved = self.experience.open(self.planner, checkpoint, record, self.block_shape)
-        self.counts = before  # what was rebuilt or inherited did not happen now
+        self.counts = before  # rebuilt or imported experience was not stored now
         if saved is None:
             return None
         step = self._new_step()
@@ -344,7 +344,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         try:
             output = super()._generate_and_score_completions(self._rows)
             self._log_fresh_rewards(step.batch)
-        except BaseException:  # a reward function that raises, a user that interrupts
+        except BaseException:  # a reward function raised, or the user interrupted
             step.abandon()
             raise
         self._say_where_nothing_is_learned(output)
@@ -436,7 +436,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         completion_ids, completions, logprobs = output[1], output[3], output[4]
         if step.batch.other_rows:
             self._replace_logged(self._fresh_lengths(step.batch, completion_ids))
-        if step.batch.plan.prefixes:  # as the results of tools: attended to, and not learned from
+        if step.batch.plan.prefixes:  # like tool results: attended to, not trained on
             output = (*output[:2], step.batch.own_tokens([len(ids) for ids in completion_ids]), *output[3:])
         if self.args.replay.mixing != "rescue":
             return output

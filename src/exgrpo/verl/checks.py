@@ -186,11 +186,6 @@ def check_no_dropout(model_config: Mapping[str, Any]) -> None:
             )
 
 
-def correctness_name(names: tuple[str, ...]) -> str:
-    """Return the name of the reward function that verl calls."""
-    return names[0] if names else "reward"
-
-
 def finite(value: Any) -> float:
     """Return a reward as a number; NaN where it is none, or infinite."""
     try:

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 CHUNK = 256
 """Rows that are looked at together."""
 SEED = 42
-"""Where `data.seed` is not set; TRL's default."""
+"""Default of `data.seed`, as TRL's."""
 
 
 class Run:
@@ -172,7 +172,7 @@ class Run:
             rescore=self._reward.rescorer(self._correctness),
             decode=lambda ids: self.tokenizer.batch_decode(ids, skip_special_tokens=True),
             bounds=lambda: bounds_of(options.replay, self.vocabulary, 1),
-            longest_prefix=lambda trajectories: [0] * len(trajectories),  # refused: `verl.checks`
+            longest_prefix=lambda trajectories: [0] * len(trajectories),  # refused in `verl.checks`
             columns_read=lambda: columns_of_run(
                 self._reward.functions, self.questions.row(0).keys() - {"prompt"}, options.replay.by_problem_type
             ),
@@ -330,7 +330,7 @@ class Run:
             data = tq.kv_batch_get(
                 keys=part, partition_id=batch.partition_id, select_fields=["old_log_probs", "entropy"]
             )
-            dtype = data["old_log_probs"].dtype  # of verl's computation: a column has one
+            dtype = data["old_log_probs"].dtype  # a column has one dtype
             self._record_rows([layout.row_of[key] for key in part], data["old_log_probs"], data["entropy"])
         stored = [key for key in keys if step.batch.stored_at(layout.row_of[key]) is not None]
         if stored:

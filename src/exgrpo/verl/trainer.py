@@ -58,7 +58,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
     """
 
     trainer_mode = property(lambda self: "sync", lambda self, name: None)
-    """What the host branches on; its registry knows this class by another name."""
+    """The mode that the host branches on; its registry knows this class by another name."""
 
     def __init__(self, config: Any):
         checks.check_host_version()

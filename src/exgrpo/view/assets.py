@@ -30,7 +30,7 @@ FILES: Mapping[str, str] = {
     name: TYPES["." + name.rpartition(".")[2]] + "; charset=utf-8"
     for name in ("index.html", *STYLES, *LIBRARIES, *(f"{module}.js" for module in MODULES))
 }
-"""What a browser may ask for, and of which type it is. Nothing else is ever read."""
+"""Files that a browser may request, with their types. No other file is ever read."""
 
 _IMPORT = re.compile(r"^import [^;]*? from \"\./[\w]+\.js\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const |let |class )", re.MULTILINE)

@@ -38,7 +38,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
     "gradient": {"grad_norm": "gradient"},
     "cut": {"completions/clipped_ratio": "cut"},
 }
-"""Which logged metrics stand in which chart, and how they are called there."""
+"""The logged metrics of each chart, with their labels."""
 
 
 class Metrics:

@@ -19,7 +19,8 @@ from .texts import LONGEST, columns_of, cut, gold_of, messages_of
 MOST_GROUPS = 400
 """Fresh groups in a timeline, the latest."""
 MOST_TRAJECTORIES = 40
-"""With their text on the page of a question, those that are stored and the latest; the rest have a page of their own."""
+"""Trajectories shown with their text on the page of a question: stored ones and the latest; the rest have their own
+pages."""
 MOST_MEASURED = 60
 _COUNTS = ("groups", "completions", "solved", "stored", "ever", "replays", "lost", "regained")
 _SCORES = ("entropy", "nll", "drift")

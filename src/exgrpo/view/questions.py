@@ -20,7 +20,7 @@ OFTEN = 5
 TRIED = 2
 """Fresh groups without any success from which a question counts as hopeless."""
 POINTS = 48
-"""Of a small curve, the latest."""
+"""Latest points of a small curve."""
 
 FILTERS: Mapping[str, tuple[str, Callable[[Any], Array]]] = {
     "all": ("every question that was seen", lambda q: q.groups > 0),
@@ -42,7 +42,7 @@ FILTERS: Mapping[str, tuple[str, Callable[[Any], Array]]] = {
 LABELS = {
     "relearned": "solved again", "often": "replayed often", "never_stored": "never stored", "disagree": "verifiers disagree",
 }  # fmt: skip
-"""Of filters whose name is not what people read."""
+"""Labels of filters whose name is not for people."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from .question import QuestionPage
 from .questions import FILTERS, LABELS, SORTS, QuestionList
 
 AUDIT = "audit.json"
-"""Beside the log: what `exgrpo rewards audit RUN --json` printed."""
+"""File beside the log: the output of `exgrpo rewards audit RUN --json`."""
 TIME_LIMIT = 10.0
 """Seconds that a request may read the log."""
 FRESH = 0.5

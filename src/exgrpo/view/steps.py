@@ -11,7 +11,6 @@ from .questions import facts_of
 from .texts import CUT, cut, said
 
 PAGE = 100
-BINS = 400
 
 
 def generations(history: History, start: int | None = None, count: int = PAGE) -> dict[str, Any]:

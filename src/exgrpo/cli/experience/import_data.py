@@ -29,7 +29,7 @@ NOT_OF_AN_IMPORT = (
     "resume_from_checkpoint", "deepspeed", "fsdp", "fsdp_config", "accelerator_config", "use_vllm", "push_to_hub", "run_name",
     "max_generated_tokens", "num_iterations", "eval_strategy", "load_best_model_at_end", "env",
 )  # fmt: skip
-"""Options of a run that decide nothing of what is imported, and may not fit one process that does not train."""
+"""Options of a run that do not affect an import, and may not suit one process that does not train."""
 
 
 def import_data(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ ALL_AGES = 20
 DRIFT_A_STEP = 7e-5
 """Mean squared log-ratio of a made-up trajectory, for each step of its age."""
 MADE_UP = 7919
-"""Apart from the seeds of draws: what a pool holds must not go with what is drawn from it."""
+"""Added to the seed, so that the content of a pool is independent of the draws from it."""
 TOKENS, DIMENSION, TYPES = 8, 16, 3
 
 
@@ -223,7 +223,7 @@ def _embedding(rng: np.random.Generator) -> FloatArray:
 
 def measured(gate: Gate, pass_at_1: float) -> None:
     """Let the gate observe as many completions as it asks for, of this Pass@1."""
-    gate.look_back_on([(pass_at_1 * gate.start_completions, gate.start_completions)])
+    gate.restore([(pass_at_1 * gate.start_completions, gate.start_completions)])
 
 
 def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | None:

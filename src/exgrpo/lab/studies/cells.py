@@ -24,7 +24,7 @@ LOGGED = (
     "replay/entropy",
     "replay/injected",
 )
-"""Of a run's log, the means between two evaluations are kept, to six digits."""
+"""Metrics whose means between two evaluations are kept from a run's log, to six digits."""
 
 Row = dict[str, Any]
 

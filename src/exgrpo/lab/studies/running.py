@@ -16,7 +16,7 @@ from .workers import THREAD_VARIABLES, Job, run_jobs
 SET_UP = "exgrpo.lab.studies.arm:set_up_worker"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 SECONDS_PER_TOKEN = 5e-5
-"""Of the tiny policy on one thread of a server's processor (2026): generating a completion token and learning from it."""
+"""Seconds to generate a completion token and train on it: tiny policy, one thread of a server's processor (2026)."""
 SECONDS_PER_STEP = 0.2
 SECONDS_PER_BATCH = 0.06  # of the warm-up
 SECONDS_PER_CELL = 2.0

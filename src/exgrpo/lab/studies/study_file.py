@@ -47,7 +47,7 @@ HOST_OPTIONS: Mapping[str, Callable[[str, Any], None]] = {
     "scale_rewards": _one_of("group", "batch", "none"),
     "loss_type": _one_of("grpo", "dr_grpo", "dapo", "bnpo"),
 }
-"""What of the host's options an arm may set, and how each is checked."""
+"""The host's options that an arm may set, and how each is checked."""
 
 
 def load_study(path: str | Path) -> Study:

@@ -3,14 +3,14 @@
 All K members go on from the same h tokens, and only the tokens that the policy writes itself are trained on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...config import MIXINGS, ReplayConfig
 from ...experience.events import Continued
-from ...experience.trajectory import Group, Trajectory
+from ...experience.trajectory import Group
 from ..counts import by_share
 from ..drawing import mark
 from ..plan import Prefix, ReplayedTrajectory, StepPlan
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from ..planner import ReplayPlanner
 
 SPREAD = 0.1
-"""By how much a controlled fraction is varied, to either side."""
+"""Variation of a controlled fraction, to either side."""
 GAIN = 0.1
-"""How far one generation moves it, for each unit by which the share of right continuations misses its aim."""
-
-Longest = Callable[[Sequence[Trajectory]], Sequence[int]]
-"""Trajectories -> how many of their first tokens a group may begin with, 0 where with none."""
+"""Change of the controlled fraction in one iteration, per unit of error in the share of right continuations."""
 
 
 def prefix(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:

@@ -10,7 +10,7 @@ from ...registry import register
 from ..question_candidates import QuestionCandidates
 
 STEEP = 1e9
-"""So steep a weight that a draw is a ranking."""
+"""A weight so steep that a draw becomes a ranking."""
 
 
 def variance(candidates: QuestionCandidates) -> FloatArray:
