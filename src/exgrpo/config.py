@@ -43,9 +43,8 @@ ADVANTAGES = ("birth", "current")
 MIXINGS = Registry(
     "mixing",
     {
-        "share": "exgrpo.replay.counts",
+        **dict.fromkeys(("share", "added", "prompt"), "exgrpo.replay.counts"),
         "coin": "exgrpo.replay.options.coin",
-        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.options.append"),
         **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
         "prefix": "exgrpo.replay.options.prefix",
     },
