@@ -20,6 +20,12 @@ for what the results say:
     {{ tokens STUDY SETTING ARM [BASE] }}             share of the baseline's tokens to its final accuracy
     {{ collapsed STUDY SETTING ARM }}                 seeds that collapsed, of how many
     {{ collapsed_anywhere ARM }}                      the same over all studies
+    {{ sweep STUDY FAMILY }}                          table of arms over learning rates
+    {{ tuned STUDY FAMILY ARM BASE [FIGURE] }}        one paired difference, each arm at its own rate
+    {{ untuned STUDY FAMILY ARM BASE [FIGURE] }}      the same, over all rates alike
+    {{ suits STUDY FAMILY ARM }}                      rates that suit an arm, of how many
+    {{ collapsed_rates STUDY ARM }}                   runs that collapsed at any rate of any family
+    {{ rates_picture STUDY }}                         Pass@1 over the learning rate
     {{ start STUDY SETTING FIGURE }}                  one mean of the common starts
 """
 
@@ -44,6 +50,7 @@ from exgrpo.lab.studies.summary import (
     load_findings,
     tokens_text,
 )
+from exgrpo.lab.studies.sweep import Sweep, draw_sweeps
 from exgrpo.report import markdown_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # run as a script, or loaded by a test
@@ -61,6 +68,8 @@ PAGES = {
 IMAGES = ROOT / "docs" / "images" / "evidence"
 FIRST_LOOK = ("main", ("chains", "sums"), ("on-policy", "exgrpo", "positive-weight", "rehearsal"))
 """Study, settings and arms of the README's picture."""
+SWEEPS = {"rates": ("chains", "sums", "countdown")}
+"""Families of the studies whose settings are called `FAMILY RATE`."""
 HEAD = "<!-- Made by tools/evidence.py from {} and results/lab/: change those, not this. -->\n\n"
 COLUMNS = ("arm", "Pass@1", "Pass@8", "greedy", "tokens to baseline", "collapsed", "steps", "CPU s", "tried", "seeds")
 
@@ -170,6 +179,49 @@ def start(study: str, setting: str, figure: str) -> str:
     return f"{math.fsum(point[figure] for point in starts.values()) / len(starts):.3f}"
 
 
+@cache
+def swept(study: str, family: str) -> Sweep:
+    """The settings of a family, by learning rate."""
+    return Sweep.of_settings(findings(study), family)
+
+
+def sweep(study: str, family: str) -> str:
+    """Table of arms over learning rates."""
+    return markdown_table(swept(study, family).rows())
+
+
+def tuned(study: str, family: str, arm: str, base: str, figure: str = "pass_at_1", at: str = "tuned") -> str:
+    """One paired difference, each arm at the rate that the other seeds choose, in points."""
+    difference = swept(study, family).difference(arm, base, figure, at)
+    if difference is None:
+        raise SystemExit(
+            f"{study}, {family}: {arm} and {base} have fewer than five pairs of {figure}, or too many ties."
+        )
+    return interval(difference)
+
+
+def untuned(study: str, family: str, arm: str, base: str, figure: str = "pass_at_1") -> str:
+    """One paired difference of the means over all rates, in points."""
+    return tuned(study, family, arm, base, figure, "untuned")
+
+
+def suits(study: str, family: str, arm: str) -> str:
+    """Rates that suit an arm."""
+    found = swept(study, family)
+    return f"{found.suits(arm)} of {len(found.runs[arm])}"
+
+
+def collapsed_rates(study: str, arm: str) -> str:
+    """Runs of an arm that collapsed, over all rates and families."""
+    counts = [swept(study, family).collapsed(arm) for family in SWEEPS[study]]
+    return f"{sum(count for count, _ in counts)} of {sum(of for _, of in counts)}"
+
+
+def rates_picture(study: str) -> str:
+    """Pass@1 over the learning rate."""
+    return f"![Held-out Pass@1 over the learning rate](images/evidence/{study}-sweep.png)"
+
+
 DIRECTIVES = {
     f.__name__: f
     for f in (
@@ -187,6 +239,12 @@ DIRECTIVES = {
         collapsed,
         collapsed_anywhere,
         start,
+        sweep,
+        tuned,
+        untuned,
+        suits,
+        collapsed_rates,
+        rates_picture,
     )
 }
 
@@ -223,6 +281,9 @@ def draw(text: str) -> list[Path]:
             path = draw_differences(found, IMAGES / f"{study}-differences.png")
             assert path is not None, study
             written.append(path)
+        if f"{study}-sweep" in shown:
+            sweeps = [swept(study, family) for family in SWEEPS[study]]
+            written.append(draw_sweeps(sweeps, list(sweeps[0].runs), IMAGES / f"{study}-sweep.png"))
     missing = shown - {path.stem for path in written}
     if missing:
         raise SystemExit(f"The pages show pictures that nothing draws: {', '.join(sorted(missing))}.")
