@@ -86,7 +86,7 @@ def event_row(event) -> list:
     if isinstance(event, Stored):  # how all but the main process hear of it
         return ["admitted", event.serial, event.question, event.step, event.digest]
     if isinstance(event, Replayed):
-        return ["replayed", event.generation, event.question, event.serial, event.moment]
+        return ["replayed", event.generation, event.question, event.serial, event.stage]
     if isinstance(event, Continued):
         counts = [event.successes, event.scorable, event.unscorable]
         return [

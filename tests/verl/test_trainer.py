@@ -204,10 +204,10 @@ def test_the_log_is_the_one_that_a_run_on_trl_writes(tmp_path, monkeypatch):
     with LogReader(tmp_path / "run" / "experience.db") as reader:
         position = reader.position()
         origin = reader.origin_of(position.branch)
-        facts = dict(reader.questions())
+        records = dict(reader.questions())
     assert (origin.tokenizer, json.loads(origin.rewards)[1]) == (golden["tokenizer"], golden["decides"])
-    assert {one.key for one in facts.values()} <= set(golden["keys"])
-    assert {one.columns for one in facts.values()} <= set(golden["question_columns"])
+    assert {one.key for one in records.values()} <= set(golden["keys"])
+    assert {one.columns for one in records.values()} <= set(golden["question_columns"])
 
 
 # Checkpoints and the log ------------------------------------------------------------------------------------------------

@@ -34,14 +34,14 @@ STOPPING = ("collapse", "ess")
 """Kinds that may end training. A run that replays nothing is plain GRPO: sound, and it may start yet."""
 
 ON_POLICY = "on-policy"
-"""How the reason begins when a generation replays nothing because a coin said so."""
+"""Beginning of the reason when a coin decided against replay."""
 
 Reason = Callable[[], str | None]
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """What was raised: its kind, the optimizer step, and the message as logged."""
+    """A raised alarm: its kind, the optimizer step, and the message as logged."""
 
     kind: str
     step: int
@@ -93,7 +93,7 @@ class ReplayMonitor:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was seen."""
+        """Forget all earlier logs."""
         self.raised: list[Alarm] = []
         self._known: dict[str, float] = {}
         self._last_step = 0
@@ -103,7 +103,7 @@ class ReplayMonitor:
         self._spells = {kind: _Spell(length) for kind, length in lengths.items()}
 
     def update(self, metrics: Mapping[str, Any], step: int, why: Reason | None = None) -> list[Alarm]:
-        """Take one training log in; return the alarms that it raises.
+        """Process one training log; return the alarms that it raises.
 
         A log without a generation (one that is learned from over several steps) says nothing of stores and shares: then
         what was last said of them holds.
@@ -132,7 +132,7 @@ class ReplayMonitor:
         return new
 
     def _collapsed(self, values: Values, step: int) -> bool | None:
-        """None where nothing can be said; and between the bound and twice the bound, where an alarm is not over yet."""
+        """Return whether entropy collapsed; None where unknown, or between the bound and twice it once raised."""
         if "fresh/entropy" not in values or "fresh/pass_at_1" not in values:
             return None
         retired = 0.0
@@ -149,7 +149,7 @@ class ReplayMonitor:
         return True if seen.entropy <= bound and seen.steps_without_rise >= 2 * self.entropy_window else None
 
     def _waits(self, values: Values, step: int) -> bool | None:
-        """Whether the gate is closed and no more than a condition that may never hold stands in its way.
+        """Return whether the gate is closed only by a condition that may never hold.
 
         `start_step` and `start_epoch` come by themselves; so do `start_completions`, and `start_size` as long as more is
         stored.
@@ -165,7 +165,7 @@ class ReplayMonitor:
         return not (lacks_trajectories(run, values) and more)
 
     def _is_idle(self, values: Values, reason: str | None, told: bool) -> bool | None:
-        """Whether the gate is open and nothing was replayed; None where a coin decided against it.
+        """Return whether the gate is open and nothing was replayed; None where a coin decided against it.
 
         With `rescue` nothing replayed is what one hopes for, and with `prefix` too, where only hard questions get one: idle is
         only a store that is empty.
@@ -203,7 +203,7 @@ class _Spell:
         self.length, self.steps, self.told = length, 0, False
 
     def reaches(self, held: bool | None, steps: int) -> bool:
-        """Whether this is the moment. held: None where nothing is known; then nothing changes."""
+        """Return whether the condition has now lasted long enough; held=None is unknown and changes nothing."""
         if held is None:
             return False
         if not held:
