@@ -36,11 +36,12 @@ test-browser: $(STAMP)  ## the page of a run in a headless Chromium, which must 
 	EXGRPO_NEEDS_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/view
 
 $(SHARDED)/.installed: pyproject.toml constraints.txt
+	command -v c++ >/dev/null || { echo "make test-sharded: DeepSpeed needs a C++ compiler (apt-get install g++). Nothing was tested." >&2; exit 1; }
 	test -x $(SHARDED)/bin/python || $(PYTHON) -m venv $(SHARDED)
-	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja
-	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja && \
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' && \
 	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed || \
-	  { echo "make test-sharded: DeepSpeed cannot be installed here (it needs a C++ compiler and the package index)." >&2; exit 1; }
+	{ echo "make test-sharded: DeepSpeed's environment could not be installed (it needs the package index). Nothing was tested." >&2; exit 1; }
 	touch $@
 
 test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (15 minutes on 2 cores)

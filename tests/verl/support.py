@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,7 +145,11 @@ def start(folder: Path, ranks: int = 1, **more):
 
 
 def launch(folder: Path, ranks: int = 1, **more) -> int:
-    """As `start`, to its end; returns the exit code."""
+    """As `start`, to its end; returns the exit code. A launch that hangs is ended with the test that waits for it."""
     process, log = start(folder, ranks, **more)
-    with log:
+    try:
         return process.wait()
+    finally:
+        log.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
