@@ -46,7 +46,7 @@ $(SHARDED)/.installed: pyproject.toml constraints.txt
 
 test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (15 minutes on 2 cores)
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(SHARDED)/extensions PATH=$(CURDIR)/$(SHARDED)/bin:$$PATH OMP_NUM_THREADS=1 \
-	  python -m pytest -m sharded tests/sharded
+	  python -m pytest --timeout 3600 -m sharded tests/sharded
 
 $(VERL_STAMP): pyproject.toml constraints-verl.txt
 	test -x $(VERL)/python || $(PYTHON) -m venv .venv-verl
@@ -58,7 +58,7 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt
 	touch $(VERL_STAMP)
 
 test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 15 minutes on 2 cores)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore -m verl tests/verl
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore --timeout 3600 -m verl tests/verl
 
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
@@ -69,7 +69,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	touch $@
 
 test-vllm: $(VLLM)/.installed  ## a real vLLM on the CPU: colocated, with FSDP2 and LoRA, and as a server (1 minute on 2 cores, and 3 to install)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -W ignore -m vllm tests/vllm
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -W ignore --timeout 3600 -m vllm tests/vllm
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .
