@@ -75,8 +75,8 @@ def cuda_devices() -> list[str] | str:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    parser = Parser(prog="exgrpo env", description="Versions and devices, to paste into an issue.")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser = Parser(prog="exgrpo env", description="Print versions and devices, to paste into an issue.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     found = describe()
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if args.json else as_text(found))

@@ -113,8 +113,8 @@ class _Formatter(Formatter):
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="exgrpo demo",
-        description="Train several presets on a tiny policy that is built in, from one start and with one budget of generated "
-        "tokens, and compare them on held-out questions. No download, no GPU; some minutes on two cores.",
+        description="Train several presets on a built-in tiny policy, from one start and with one budget of generated tokens, "
+        "and compare them on held-out questions. No download, no GPU; some minutes on two cores.",
         formatter_class=_Formatter,
     )
     add = parser.add_argument
@@ -122,9 +122,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--output_dir",
         type=Path,
         default=Path("exgrpo-demo"),
-        help="for results.json, the pictures, the page and the runs' experience",
+        help="folder for results, pictures, page and experience",
     )
-    add("--task", choices=list(REGIMES), default="chains", help="family of questions, with the sizes that suit it")
+    add("--task", choices=list(REGIMES), default="chains", help="family of questions")
     add(
         "--presets",
         nargs="+",
@@ -133,27 +133,35 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="PRESET",
         help=f"what to compare, of {', '.join(PRESETS)}; differences are to the first (default: {' '.join(DEMO_PRESETS)})",
     )
-    add("--seed", type=int, default=0, metavar="S", help="of questions, warm-up and training; the first, with --seeds")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="seed of questions, warm-up and training; the first one with --seeds",
+    )
     add(
         "--seeds",
         type=at_least(1),
         default=1,
         metavar="N",
-        help="seeds; 5 and more give intervals of paired differences",
+        help="number of seeds; 5 or more give intervals",
     )
     add("--jobs", type=at_least(1), default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each")
     sizes = parser.add_argument_group("sizes", "By default the task's own.")
     for name, text in (
-        ("steps", "on-policy steps whose generated tokens every preset gets"),
+        ("steps", "budget of every preset, in on-policy steps' worth of tokens"),
         ("train_questions", "training questions"),
         ("eval_questions", "held-out questions"),
-        ("questions_per_step", "questions a step"),
-        ("num_generations", "completions a question"),
-        ("evaluations", "held-out evaluations of an arm"),
-        ("warm_up_batches", "supervised steps before the start"),
+        ("questions_per_step", "questions per step"),
+        ("num_generations", "completions per question"),
+        ("evaluations", "held-out evaluations per preset"),
+        ("warm_up_batches", "supervised steps before training"),
     ):
         sizes.add_argument(f"--{name}", type=at_least(1), default=argparse.SUPPRESS, metavar="N", help=text)
-    sizes.add_argument("--learning_rate", type=float, default=argparse.SUPPRESS, metavar="X", help="constant")
+    sizes.add_argument(
+        "--learning_rate", type=float, default=argparse.SUPPRESS, metavar="X", help="learning rate, constant"
+    )
     return parser  # fmt: skip
 
 

@@ -57,7 +57,8 @@ class ExperienceScorer:
         embedder: texts -> (n, D) array: a `TextEncoder`, or any callable. Or an object whose `encode` takes texts, as that of
             sentence-transformers, or one text.
         success_weight: w in quality = w success + (1 - w) diversity.
-        verifier_model, embedding_model: the recipe's names of verifier and embedder.
+        verifier_model: the recipe's name of the verifier.
+        embedding_model: the recipe's name of the embedder.
 
     Raises:
         ConfigurationError: an argument of another kind, or a success weight outside [0, 1].

@@ -7,13 +7,14 @@ Four kinds of alarm, each raised once until what it saw is over:
     gate      replay has not started, and only Pass@1 (or the number of stored trajectories) stands in its way
     idle      replay has started, and nothing is replayed
 
-What they see is the training log alone, so a resumed run that reads it again sees what the uninterrupted one saw.
+What they see is the training log alone, so a resumed run that reads it again sees what the uninterrupted one saw. Where the
+host keeps no log to read, a checkpoint keeps what was seen (`ReplayMonitor.state`).
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -101,6 +102,28 @@ class ReplayMonitor:
         self._confidence = _Confidence(self.entropy_window)
         lengths = {"collapse": 1, "ess": self.ess_steps, "gate": self.idle_steps, "idle": self.idle_steps}
         self._spells = {kind: _Spell(length) for kind, length in lengths.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Return what was seen, as JSON holds it."""
+        return {
+            "raised": [asdict(alarm) for alarm in self.raised],
+            "known": dict(self._known),
+            "last_step": self._last_step,
+            "most_stored": self._most_stored,
+            "confidence": {**vars(self._confidence), "recent": [list(row) for row in self._confidence.recent]},
+            "spells": {kind: [spell.steps, spell.told] for kind, spell in self._spells.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Know what was seen when `state` was taken; `run` and all bounds and lengths stay those of this monitor."""
+        self.begin()
+        self.raised = [Alarm(**alarm) for alarm in state["raised"]]
+        self._known, self._last_step, self._most_stored = dict(state["known"]), state["last_step"], state["most_stored"]
+        seen = dict(state["confidence"])
+        seen |= {"recent": deque(map(tuple, seen["recent"])), "early": seen["early"] and tuple(seen["early"])}
+        vars(self._confidence).update(seen | {"window": self.entropy_window})
+        for kind, (steps, told) in state["spells"].items():
+            self._spells[kind].steps, self._spells[kind].told = steps, told
 
     def update(self, metrics: Mapping[str, Any], step: int, why: Reason | None = None) -> list[Alarm]:
         """Process one training log; return the alarms that it raises.

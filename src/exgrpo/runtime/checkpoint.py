@@ -45,6 +45,7 @@ class CheckpointRecord:
         shape: of a block, as the run's options and processes cut it.
         metrics, loss_not_logged, last_logged_step: what waits for the host's next log.
         counts: of what was stored, replayed and retired.
+        alarms: what they have seen, where the host keeps no log that they could read again.
         format: of this file.
     """
 
@@ -59,6 +60,7 @@ class CheckpointRecord:
     loss_not_logged: float = 0.0
     last_logged_step: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    alarms: dict[str, Any] | None = None
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:

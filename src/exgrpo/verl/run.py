@@ -124,8 +124,8 @@ class Run:
             )
         self._reward.questions, self._reward.rows = self.questions, dataset.dataframe
 
-    def open(self, checkpoint: Path | None, step: int) -> None:
-        """Open the experience, and continue from a checkpoint where there is one.
+    def open(self, checkpoint: Path | None, step: int) -> CheckpointRecord | None:
+        """Open the experience, and continue from a checkpoint where there is one; return what it says of the run.
 
         Args:
             checkpoint: folder that the host has resumed from.
@@ -141,6 +141,7 @@ class Run:
         self.session = ExperienceSession(self._context(), SingleProcess())
         planner = self.session.new_planner()
         self.planner, _ = self.session.open(planner, None if checkpoint is None else str(checkpoint), record)
+        return record
 
     def _context(self) -> RunContext:
         """Make the run's context, for code that knows no host."""

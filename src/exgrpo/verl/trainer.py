@@ -100,7 +100,9 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.replay is not None:
-            self.replay.open(self._checkpoint_folder() if self.global_steps else None, self.global_steps)
+            record = self.replay.open(self._checkpoint_folder() if self.global_steps else None, self.global_steps)
+            if self._monitor is not None and record is not None and record.alarms is not None:
+                self._monitor.restore(record.alarms)
 
     def _checkpoint_folder(self) -> Path:
         """Return the folder that the host has resumed from."""
@@ -291,7 +293,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
             position = self.replay.session.checkpoint(self.replay.planner, folder)
             CheckpointRecord(
                 micro_step=0, world_size=1, generated_tokens=self.replay.generated_tokens, steps_of_earlier_calls=0,
-                log=position, in_block=False, shape=[],
+                log=position, in_block=False, shape=[], alarms=None if self._monitor is None else self._monitor.state(),
             ).write(folder)  # fmt: skip
         super()._save_checkpoint()
         self._saved_at = self.global_steps

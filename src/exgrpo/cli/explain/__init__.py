@@ -148,8 +148,8 @@ def parser() -> argparse.ArgumentParser:
         usage="exgrpo explain [--preset NAME] [--config RECIPE] [--OPTION VALUE ...]\n"
         "                      [--experience RUN | --pool ...] [--json]",
         description=textwrap.fill(
-            "What a preset, with any option over it, would replay in one step, and how hard it would push. From the "
-            "experience of a run, or from a made-up pool: what a run with these options would hold after one group of K "
+            "Show what a preset, with any options over it, would replay in one step, and how hard it would push: from the "
+            "experience of a run, or from a pool made up as a run with these options would hold it after one group of K "
             "completions for each of 1,000 questions, as many with 0, 1, ..., K right."
         ),
         epilog=EXAMPLE,
@@ -157,42 +157,41 @@ def parser() -> argparse.ArgumentParser:
     )
     argument = top.add_argument
     argument("--preset", choices=PRESETS, metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: exgrpo)")
-    argument("--config", metavar="RECIPE", help="a recipe of `exgrpo train`, whose preset and options are taken")
-    argument("--batch", type=at_least(1), default=BATCH, metavar="B", help="questions a step (default: %(default)s)")
-    argument("--k", type=at_least(2), help=f"completions a question (default: {K}, or that of the run)")
+    argument("--config", metavar="RECIPE", help="take preset and options from this recipe of `exgrpo train`")
+    argument("--batch", type=at_least(1), default=BATCH, metavar="B", help="questions per step (default: %(default)s)")
+    argument("--k", type=at_least(2), help=f"completions per question (default: {K}, or that of the run)")
     argument("--step", type=at_least(0), help=f"optimizer steps done (default: {STEP}, or that of the run)")
     argument(
-        "--epoch", type=between(0.0), default=0.0, help="epochs done, for gates and schedules (default: %(default)s)"
+        "--epoch", type=between(0.0), default=0.0, help="epochs done, for gate and schedule (default: %(default)s)"
     )
     argument(
         "--pass_at_1",
         type=between(0.0, 1.0),
-        help="of the latest completions, for the gate (default: that of the pool)",
+        help="Pass@1 of the latest completions, for the gate (default: that of the pool)",
     )
-    argument("--seed", type=at_least(0), default=0, help="of every draw (default: %(default)s)")
-    argument(
-        "--draws", type=at_least(2), metavar="N", help="plans that means are over (default: as many as are needed)"
-    )
-    argument("--epsilon", type=between(0.0), default=0.2, help="of PPO's clip (default: %(default)s)")
+    argument("--seed", type=at_least(0), default=0, help="seed of every draw (default: %(default)s)")
+    argument("--draws", type=at_least(2), metavar="N", help="plans to average over (default: as many as are needed)")
+    argument("--epsilon", type=between(0.0), default=0.2, help="epsilon of PPO's clip (default: %(default)s)")
     argument(
         "--vocabulary", type=at_least(2), default=151_936, metavar="V",
-        help="of the model, for correction=likelihood (default: %(default)s)",
+        help="vocabulary size, for correction=likelihood (default: %(default)s)",
     )  # fmt: skip
-    argument("--json", action="store_true", help="as JSON, for machines")
-    pool = top.add_argument_group("where the experience comes from").add_argument
+    argument("--json", action="store_true", help="print JSON")
+    pool = top.add_argument_group("source of the experience").add_argument
     pool("--experience", metavar="RUN", help=RUN.partition(" (")[0])
-    pool("--questions", type=at_least(1), metavar="N", help=f"of a made-up pool (default: {QUESTIONS:,})")
+    pool("--questions", type=at_least(1), metavar="N", help=f"questions in a made-up pool (default: {QUESTIONS:,})")
     pool(
-        "--accuracy", choices=SHAPES, help="as many questions in each bucket; or linearly more hard, or more easy ones "
-        f"(default: {SHAPES[0]})"
+        "--accuracy", choices=SHAPES,
+        help="shape of a made-up pool: as many questions in each bucket, or linearly more hard or easy ones "
+        f"(default: {SHAPES[0]})",
     )  # fmt: skip
-    pool("--pool", metavar="R:N,...", help="N questions with R of K right, for example 0:400,1:100,8:50")
+    pool("--pool", metavar="R:N,...", help="N questions with R of K right, as 0:400,1:100,8:50")
     pool(
         "--earlier",
         type=at_least(0),
         metavar="N",
-        help="groups of each before its latest, of one success each (default: 0; with `prefix` mixing 1, or no hard question "
-        "would have a success)",
+        help="earlier groups of each question, with one success each (default: 0; 1 with `prefix` mixing, or no hard "
+        "question would have a success)",
     )
     options = top.add_argument_group("options of replay and objective; `exgrpo train --help` says what each does")
     for name, read in option_types().items():
