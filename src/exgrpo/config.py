@@ -43,8 +43,9 @@ ADVANTAGES = ("birth", "current")
 MIXINGS = Registry(
     "mixing",
     {
-        **dict.fromkeys(("share", "added", "prompt"), "exgrpo.replay.counts"),
+        "share": "exgrpo.replay.counts",
         "coin": "exgrpo.replay.options.coin",
+        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.counts"),
         **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
         "prefix": "exgrpo.replay.options.prefix",
     },

@@ -115,7 +115,7 @@ class ReplayMonitor:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what was seen when `state` was taken; `run` and all bounds and lengths stay those of this monitor."""
+        """Restore the observations in `state`; `run` and all bounds and lengths stay those of this monitor."""
         self.begin()
         self.raised = [Alarm(**alarm) for alarm in state["raised"]]
         self._known, self._last_step, self._most_stored = dict(state["known"]), state["last_step"], state["most_stored"]
