@@ -19,9 +19,14 @@ MODULES = (
     "questions",
     "question",
     "steps",
+    "answers",
     "app",
+    "run_app",
+    "evaluation_app",
 )
 """Our own JavaScript in the order in which it depends on itself."""
+APPS: Mapping[str, str] = {"run": "run_app", "evaluation": "evaluation_app"}
+"""What is shown, and the module with which its page begins."""
 LIBRARIES = ("vendor/uPlot.iife.min.js", "vendor/diff.min.js")
 STYLES = ("vendor/uPlot.min.css", "style.css")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
@@ -33,6 +38,7 @@ FILES: Mapping[str, str] = {
 """What a browser may ask for, and of which type it is. Nothing else is ever read."""
 
 _IMPORT = re.compile(r"^import [^;]*? from \"\./[\w]+\.js\";\n", re.MULTILINE)
+_IMPORTED = re.compile(r"^import [^;]*?\"\./(\w+)\.js\";$", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const |let |class )", re.MULTILINE)
 
 
@@ -47,9 +53,24 @@ def styles() -> str:
     return "\n".join(read(name).decode() for name in STYLES)
 
 
-def program() -> str:
-    """All JavaScript as one text without imports, in which every module's names are global: they differ, as a test holds."""
-    parts = [_EXPORT.sub("", _IMPORT.sub("", read(f"{module}.js").decode())) for module in MODULES]
+def page(kind: str) -> str:
+    """The page of a run, or of an evaluation: it differs in the module that it begins with."""
+    return read("index.html").decode().replace("run_app.js", f"{APPS[kind]}.js")
+
+
+def modules_of(kind: str) -> list[str]:
+    """The modules of a page in their order."""
+    needed, found = [APPS[kind]], set[str]()
+    while needed:
+        found.add(module := needed.pop())
+        needed += set(_IMPORTED.findall(read(f"{module}.js").decode())) - found
+    return [module for module in MODULES if module in found]
+
+
+def program(kind: str = "run") -> str:
+    """The JavaScript of a page as one text without imports, in which every module's names are global: they differ, as a test
+    holds."""
+    parts = [_EXPORT.sub("", _IMPORT.sub("", read(f"{module}.js").decode())) for module in modules_of(kind)]
     return "\n".join(parts)
 
 
