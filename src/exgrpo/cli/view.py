@@ -28,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo view",
         description="Look at a run: its curves, its questions and their lives, its steps; or at an evaluation: its results, "
-        "its questions and their completions. Serves a page on this machine and opens it in a browser; the run or the evaluation "
-        "may still go on. With --html it writes one file instead, to mail or attach.",
+        "its questions and their completions. Serves a page on this machine and opens it in a browser; what is shown may still "
+        "grow. With --html it writes one file instead, to mail or attach.",
         epilog="examples:\n  exgrpo view outputs/run-1\n  exgrpo view outputs/run-1 outputs/run-2\n"
         "  exgrpo view outputs/run-1 --html run-1.html\n  exgrpo view exgrpo-evaluation",
     )
