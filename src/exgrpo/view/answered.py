@@ -71,7 +71,7 @@ class Answered:
 
     @property
     def share(self) -> float | None:
-        """Of right completions."""
+        """Share of right completions among the scorable ones; None without any."""
         return self.right / self.scorable if self.scorable else None
 
     @property
@@ -100,7 +100,7 @@ class Filter:
 
 
 def filters_of(rows: Sequence[Answered]) -> dict[str, Filter]:
-    """By name; of several benchmarks one each."""
+    """Return the filters by name; with several benchmarks, one for each of them too."""
     found = {
         "all": Filter("all", "every question that was answered", lambda q, _: True),
         "solved": Filter("solved", STATES["solved"], lambda q, _: q.state == "solved"),

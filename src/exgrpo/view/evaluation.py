@@ -55,7 +55,7 @@ def open_evaluations(files: Sequence[Path]) -> list["Evaluation"]:
 
 
 class Evaluation:
-    """What a model answered. Safe to use from several threads: one at a time, of all that are shown together.
+    """One model's answers. Safe to use from several threads: one at a time, of all that are shown together.
 
     Args:
         store: the file.
@@ -129,7 +129,7 @@ class Evaluation:
 
     @property
     def growing(self) -> bool:
-        """Whether completions are missing, and the file was written a moment ago."""
+        """True while completions are missing and the file was written a moment ago."""
         wanted = sum(self._benchmarks[one.benchmark]["num_samples"] for one in self._questions.values())
         there = sum(map(len, self._answers.values()))
         return there < wanted and time.time() - self.path.stat().st_mtime < WRITTEN_NOW
@@ -191,7 +191,7 @@ class Evaluation:
     # What a model did -------------------------------------------------------------------------------------------
 
     def tallies(self) -> dict[str, Tally]:
-        """Its answers by benchmark."""
+        """Return its answers by benchmark."""
 
         def make() -> dict[str, Tally]:
             found: dict[str, dict[int, list[Answer]]] = {}
@@ -224,7 +224,7 @@ class Evaluation:
         return rows
 
     def _differences(self) -> list[list[str]]:
-        """How it stands to the others of the same questions: to which, and in words."""
+        """Compare the model with the others on the same questions; return their names and the results in words."""
         found = []
         for peer in self.peers:
             for name, tally in self.tallies().items():
@@ -237,7 +237,7 @@ class Evaluation:
         return found
 
     def _same_questions(self, peer: "Evaluation", benchmark: str) -> bool:
-        """Whether what both answered of a benchmark under the same number is the same question."""
+        """Check that the questions of a benchmark that both answered under the same number are the same."""
         ours, theirs = (
             {row.number: row.key for row in one.by_key.values() if row.benchmark == benchmark} for one in (self, peer)
         )
