@@ -128,7 +128,7 @@ class ReplayMonitor:
     def update(self, metrics: Mapping[str, Any], step: int, why: Reason | None = None) -> list[Alarm]:
         """Process one training log; return the alarms that it raises.
 
-        A log without a generation (one that is learned from over several steps) says nothing of stores and shares: then
+        A log without a generation (one that is trained on over several steps) says nothing of stores and shares: then
         what was last said of them holds.
 
         Args:
