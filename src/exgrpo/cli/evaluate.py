@@ -123,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     if not args.benchmarks and args.data is None:
         raise ConfigurationError("There are no questions: set --benchmarks or --data.")
@@ -163,7 +163,7 @@ class Asked:
         }
 
     def rows(self, plain: bool) -> list[tuple[Any, str, Any]]:
-        """(prompt, gold, columns) of each question."""
+        """Return (prompt, gold, columns) of each question."""
         return [(self._prompt(item.question, plain), item.answer, item.columns) for item in self.items]
 
     def _prompt(self, question: Any, plain: bool) -> Any:
@@ -233,7 +233,7 @@ def _evaluate(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked], 
 
 
 def _source(args: argparse.Namespace, name: str) -> tuple[Any, Callable[[Any], bool]]:
-    """Where completions come from, and which prompts begin a thought."""
+    """Return where completions come from, and which prompts begin a thought."""
     from ..rewards.completion import opens_thinking
 
     if args.base_url is not None:
@@ -250,7 +250,7 @@ def _source(args: argparse.Namespace, name: str) -> tuple[Any, Callable[[Any], b
 
 
 def _told(answers: Iterator[list[Any]], done: int, total: int) -> Iterator[list[Any]]:
-    """The batches, with a line now and then on stderr."""
+    """Yield the batches, with a progress line now and then on stderr."""
     said, began, first = time.monotonic(), time.monotonic(), done
     for batch in answers:
         yield batch
@@ -301,7 +301,7 @@ def _file_name(model: str) -> str:
 
 
 def _contamination(args: argparse.Namespace, benchmarks: Sequence[Asked]) -> dict[str, Any]:
-    """By benchmark: how many questions share much with the training texts, which are there word by word, and which."""
+    """Report by benchmark how many questions overlap with the training texts, which verbatim, and which ones."""
     from ..evaluation.contamination import overlaps
 
     texts = list(_training_texts(args))
@@ -332,11 +332,11 @@ def _training_texts(args: argparse.Namespace) -> Iterator[str]:
         if path is None or not path.exists():
             raise DatasetError(f"{run} holds no experience log.")
         with LogReader(path) as reader:
-            yield from (facts.prompt for _, facts in reader.questions() if facts.prompt)
+            yield from (record.prompt for _, record in reader.questions() if record.prompt)
 
 
 def _recalled(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked]) -> dict[str, Any]:
-    """By benchmark: of the rest of a question, the mean share that a model writes by heart, and of how many all of it."""
+    """Report by benchmark how much of a question's rest a model writes by heart: mean share, and how often all."""
     from ..evaluation.contamination import recalled, split
     from ..evaluation.sampling import Sampling
     from ..evaluation.store import StoredQuestion

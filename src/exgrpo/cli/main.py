@@ -90,7 +90,7 @@ def _say(message: str, code: int) -> int:
 
 
 def help_text() -> str:
-    """The commands, within 80 columns."""
+    """Return help on the commands, within 80 columns."""
     commands = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
     return f"""\
 usage: exgrpo [--debug] COMMAND ...

@@ -17,7 +17,7 @@ MEGABYTES = 10.0
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     if args.html is not None:
         return _write(args)

@@ -1,4 +1,4 @@
-"""`exgrpo lab`: run a study of the tiny policy, and make tables and pictures of what came of it."""
+"""`exgrpo lab`: run a study, and make tables and pictures of its results."""
 
 import argparse
 import os
@@ -69,7 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     require("trl", "trl", "The lab")
     require("rich", "report", "The lab")
@@ -126,7 +126,7 @@ def _recipe_seconds(study: Study, cells: Sequence[Cell], folder: Path) -> float:
 
 
 def _tokens(cell: Cell) -> float:
-    """Completion tokens that a cell generates for training, and for its evaluations a fifth of their cost."""
+    """Estimate the tokens of a cell: generated for training, and for evaluations at a fifth of the cost."""
     from ..tasks import Family, get_task
     from .studies.regime import tokens_of
 

@@ -101,7 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     require("trl", "trl", "A comparison")
     require("rich", "report", "A comparison")
@@ -137,7 +137,7 @@ def _study(
 def _raw(
     args: argparse.Namespace, recipe: Mapping[str, Any], budget: Mapping[str, float], cost: Probe | None
 ) -> dict[str, Any]:
-    """The study's dictionary, as a file of `exgrpo lab run` would hold it."""
+    """Return the study's dictionary, as a file of `exgrpo lab run` would hold it."""
     name = Path(args.recipe).stem
     setting: dict[str, Any] = {"recipe": dict(recipe), "budget": dict(budget)}
     setting |= {size: getattr(args, size) for size in SIZES if getattr(args, size) is not None}
@@ -161,7 +161,7 @@ def _raw(
 
 
 def _arm(text: str) -> tuple[str, dict[str, Any]]:
-    """`exgrpo replay_share=0.25` as an arm of that name."""
+    """Read `exgrpo replay_share=0.25` as an arm of that name."""
     import yaml
 
     preset, *options = shlex.split(text)
@@ -186,7 +186,7 @@ def _is_tiny(recipe: Mapping[str, Any]) -> bool:
 
 
 def _needs_probe(args: argparse.Namespace, recipe: Mapping[str, Any]) -> bool:
-    """Whether the budget itself follows from a probe."""
+    """Return whether the budget itself follows from a probe."""
     return not _given(args) and not _is_tiny(recipe)
 
 
@@ -252,7 +252,7 @@ def _run(
 
 
 def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Probe, jobs: int) -> str:
-    """What will run and how long it takes, in words."""
+    """Say what will run and how long it takes."""
     seconds = sum(map(cost.seconds, todo)) / min(jobs, max(1, len(todo)))
     [(kind, size)] = study.settings[0].regime.budget_of.items()  # type: ignore[union-attr]
     what = f"the tokens of {size:g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"
@@ -284,7 +284,7 @@ def _emit(args: argparse.Namespace, study: Study, argv: Sequence[str]) -> int:
 
 
 def _run_alone(study: Study, key: str, results: Results) -> int:
-    """Make one run in this process, or in those of its launcher; the main one keeps it in a file of its own."""
+    """Run one cell in this process, or in those of its launcher; the main one stores it in a file."""
     from .studies.arm import set_up_worker
     from .studies.cells import run_cell
 

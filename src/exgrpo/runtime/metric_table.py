@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 PREFIXES = ("fresh/", "replay/", "prefix/")
 FILE_NAME = "metrics.jsonl"
-"""Beside the experience log: what was logged, a line each time."""
+"""File of the logged metrics beside the experience log, one log per line."""
 SHOWN = ("basic", "all")
 """Values of the option `replay_metrics`."""
 
@@ -161,7 +161,7 @@ def hidden(values: Mapping[str, float], shown: str, seen: Iterable[str]) -> set[
 
 
 def as_markdown() -> str:
-    """Write the table of the documentation; a star marks what is shown by default."""
+    """Format the table for the documentation; a star marks what is shown by default."""
     lines = ["| metric | unit | meaning |", "|---|---|---|"]
     for name, metric in METRICS.items():
         star = "*" if metric.basic else ""

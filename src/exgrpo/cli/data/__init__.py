@@ -1,4 +1,4 @@
-"""`exgrpo data`: questions in the layout of another trainer. Here stand the commands; imports nothing heavy."""
+"""`exgrpo data`: questions in the layout of another trainer. The parser; imports nothing heavy."""
 
 import argparse
 import importlib
@@ -10,7 +10,7 @@ TO_VERL = f"{__name__}.to_verl"
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     return run_piped(lambda: importlib.import_module(args.does).run(args))
 

@@ -1,4 +1,6 @@
-"""`exgrpo experience`: look at stored experience, move it, mend it. Here stand the commands; what they do is in `experience_*`.
+"""`exgrpo experience`: look at stored experience, move it, mend it.
+
+The parser; the commands are in the other modules of this folder.
 
 Imports nothing heavy, so that help takes no time.
 """
@@ -22,7 +24,7 @@ RUN = "an output_dir that holds experience.db, or the file itself (default: the 
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     of_train: list[str] = []
     if argv[:1] == ["import"]:
         from ..fields import split_off
@@ -34,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def refuse_the_old_order(command: str, run: str, other: str) -> None:
-    """Until 0.2 the run stood last; where it does so still, and can be told apart, say how it is written now."""
+    """Explain the new order to those who still put the run last, as until 0.2, where that can be told."""
     if not _path_of(run).is_file() and _path_of(other).is_file():
         words = shlex.join(["exgrpo", "experience", command, other, run])
         raise UsageError(f"the run comes first: {words}")
@@ -48,12 +50,12 @@ def _path_of(run: str) -> Path:
 
             return log_in(path)
     except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle, nobody's home
-        raise UsageError(f"{run[:200]} is no path that can be used ({error}). Give {RUN}.") from error
+        raise UsageError(f"{run[:200]} is not a usable path ({error}). Give {RUN}.") from error
     return path
 
 
 def log_path(run: str, must_exist: bool = True) -> Path:
-    """The log of a run: that in its folder, or the file itself."""
+    """Return the log of a run: that in its folder, or the file itself."""
     path = _path_of(run)
     if must_exist and not path.is_file():
         raise UsageError(f"there is no experience log {path}. Give {RUN}.")

@@ -34,7 +34,7 @@ examples:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     return run_piped(lambda: explain(args))
 
@@ -73,7 +73,7 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def of_recipe(path: str) -> dict[str, Any]:
-    """The options of a recipe file that matter here: the preset, those of replay and objective, `num_generations`."""
+    """Return the options of a recipe file that matter here: preset, replay, objective, `num_generations`."""
     from ..train import read_recipe
 
     recipe = with_numbers(read_recipe(path))
@@ -81,12 +81,15 @@ def of_recipe(path: str) -> dict[str, Any]:
 
 
 def _earlier(asked: int | None, config: ReplayConfig) -> int:
-    """Groups of each question before its latest: with prefixes one, or no hard question would have a success."""
+    """Return the number of earlier groups of each question.
+
+    With prefixes one, or no hard question would have a success.
+    """
     return int(config.mixing == "prefix") if asked is None else asked
 
 
 def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
-    """The experience of a run, or one that is made up."""
+    """Return the experience of a run, or one that is made up."""
     from .pool import from_log, made_up, measured, sizes_of
 
     of_made_up = {
@@ -116,7 +119,7 @@ def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
 
 
 def sizes_in(text: str, k: int) -> list[int]:
-    """Questions with 0, 1, ..., K right, of `0:400,1:100`."""
+    """Read question counts with 0, 1, ..., K right from `0:400,1:100`."""
     sizes = [0] * (k + 1)
     for part in text.split(","):
         bucket, colon, number = part.strip().partition(":")
@@ -135,7 +138,7 @@ def sizes_in(text: str, k: int) -> list[int]:
 
 
 def option_types() -> dict[str, Any]:
-    """Every option of replay and objective, and how its value is read."""
+    """Return every option of replay and objective, and how its value is read."""
     return {f.name: _READERS[f.type] for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
 
 
@@ -226,7 +229,7 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 class _Shares(argparse.Action):
-    """All numbers that were given, whichever way."""
+    """An argument action that takes all numbers given, together or one by one."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, tuple(number for part in values for number in part))

@@ -1,4 +1,4 @@
-"""`exgrpo rewards`: whether verifiers read the gold answers of a dataset, and what is suspicious of what they let through.
+"""`exgrpo rewards`: check that verifiers read a dataset's gold answers, and audit what they accepted.
 
 Here stand the commands; what they do is in `check` and `audit`. Imports nothing heavy.
 """
@@ -14,7 +14,7 @@ CHECK, AUDIT = (f"{__name__}.{name}" for name in ("check", "audit"))
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     return run_piped(lambda: importlib.import_module(args.does).run(args))
 

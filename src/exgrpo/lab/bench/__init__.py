@@ -23,7 +23,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     found = importlib.import_module(args.does)
     measured = found.measure(args)
@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def command_of(argv: Sequence[str]) -> str:
-    """The command line without what is this machine's: where a model lies, and where results go."""
+    """Return the command line without paths of this machine: where a model lies, and where results go."""
     words = iter([part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])])
     kept = ["exgrpo bench"]
     for word in words:
