@@ -1,10 +1,12 @@
-"""Make `docs/evidence.md` from its template and the stored results: every figure of that page comes from here; and those of
-`exgrpo presets --advise`.
+"""Make the pages "Evidence" and "Evidence: the tables" from their templates and the stored results: every figure of them comes
+from here; and those of `exgrpo presets --advise`.
 
-    python tools/evidence.py --write    # after a study has run, or the template has changed
+    python tools/evidence.py --write    # after a study has run, or a template has changed
     python tools/evidence.py --check    # part of `make check`
 
-In the template `{{ ... }}` stands for what the results say:
+To add a study: its tables and command go to `benchmarks/evidence-tables.template.md`, under a heading of their own; what it
+found goes to `benchmarks/evidence.template.md`, with a link to that heading. In both, `{{ ... }}` stands
+for what the results say:
 
     {{ command STUDY }}                               how it was made: commands, size, time
     {{ arms STUDY SETTING [ARM ...] }}                table of means
@@ -13,10 +15,17 @@ In the template `{{ ... }}` stands for what the results say:
     {{ across STUDY ARM BASE [SETTING ...] }}         one pair of arms over the settings
     {{ picture STUDY SETTING }}  {{ forest STUDY }}   learning curves; differences as a picture
     {{ mean STUDY SETTING ARM FIGURE }}               one mean
-    {{ diff STUDY SETTING ARM BASE FIGURE }}          one paired difference, with its interval
+    {{ diff STUDY SETTING ARM BASE FIGURE }}          one paired difference in points, with its interval
+    {{ cost STUDY SETTING ARM BASE }}                 processor time of training, as a multiple of another arm's
     {{ tokens STUDY SETTING ARM [BASE] }}             share of the baseline's tokens to its final accuracy
     {{ collapsed STUDY SETTING ARM }}                 seeds that collapsed, of how many
     {{ collapsed_anywhere ARM }}                      the same over all studies
+    {{ sweep STUDY FAMILY }}                          table of arms over learning rates
+    {{ tuned STUDY FAMILY ARM BASE [FIGURE] }}        one paired difference, each arm at its own rate
+    {{ untuned STUDY FAMILY ARM BASE [FIGURE] }}      the same, over all rates alike
+    {{ suits STUDY FAMILY ARM }}                      rates that suit an arm, of how many
+    {{ collapsed_rates STUDY ARM }}                   runs that collapsed at any rate of any family
+    {{ rates_picture STUDY }}                         Pass@1 over the learning rate
     {{ start STUDY SETTING FIGURE }}                  one mean of the common starts
 """
 
@@ -41,6 +50,7 @@ from exgrpo.lab.studies.summary import (
     load_findings,
     tokens_text,
 )
+from exgrpo.lab.studies.sweep import Sweep, draw_sweeps
 from exgrpo.report import markdown_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # run as a script, or loaded by a test
@@ -50,11 +60,17 @@ from advice import advice
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "lab"
-TEMPLATE, PAGE = ROOT / "benchmarks" / "evidence.template.md", ROOT / "docs" / "evidence.md"
+PAGES = {
+    ROOT / "docs" / f"{name}.md": ROOT / "benchmarks" / f"{name}.template.md"
+    for name in ("evidence", "evidence-tables")
+}
+"""The pages and their templates."""
 IMAGES = ROOT / "docs" / "images" / "evidence"
 FIRST_LOOK = ("main", ("chains", "sums"), ("on-policy", "exgrpo", "positive-weight", "rehearsal"))
 """Study, settings and arms of the README's picture."""
-HEAD = "<!-- Made by tools/evidence.py from evidence.template.md and results/lab/: change those, not this. -->\n\n"
+SWEEPS = {"rates": ("chains", "sums", "countdown")}
+"""Families of the studies whose settings are called `FAMILY RATE`."""
+HEAD = "<!-- Made by tools/evidence.py from {} and results/lab/: change those, not this. -->\n\n"
 COLUMNS = ("arm", "Pass@1", "Pass@8", "greedy", "tokens to baseline", "collapsed", "steps", "CPU s", "tried", "seeds")
 
 
@@ -124,11 +140,19 @@ def mean(study: str, setting: str, arm: str, figure: str) -> str:
 
 
 def diff(study: str, setting: str, arm: str, base: str, figure: str = "pass_at_1") -> str:
-    """One paired difference."""
+    """One paired difference, in points."""
     difference = findings(study).difference(setting, arm, base, figure)
     if difference is None:
         raise SystemExit(f"{study}, {setting}: {arm} and {base} have fewer than five pairs of {figure}.")
     return interval(difference)
+
+
+def cost(study: str, setting: str, arm: str, base: str) -> str:
+    """Processor time of training, as a multiple of the base's over their common seeds."""
+    found = findings(study)
+    seeds = found.seeds(setting, arm, base)
+    ours, theirs = (math.fsum(found.runs[setting, name, seed].cpu[-1] for seed in seeds) for name in (arm, base))
+    return f"{ours / theirs:.1f}"
 
 
 def tokens(study: str, setting: str, arm: str, base: str | None = None) -> str:
@@ -155,6 +179,49 @@ def start(study: str, setting: str, figure: str) -> str:
     return f"{math.fsum(point[figure] for point in starts.values()) / len(starts):.3f}"
 
 
+@cache
+def swept(study: str, family: str) -> Sweep:
+    """The settings of a family, by learning rate."""
+    return Sweep.of_settings(findings(study), family)
+
+
+def sweep(study: str, family: str) -> str:
+    """Table of arms over learning rates."""
+    return markdown_table(swept(study, family).rows())
+
+
+def tuned(study: str, family: str, arm: str, base: str, figure: str = "pass_at_1", at: str = "tuned") -> str:
+    """One paired difference, each arm at the rate that the other seeds choose, in points."""
+    difference = swept(study, family).difference(arm, base, figure, at)
+    if difference is None:
+        raise SystemExit(
+            f"{study}, {family}: {arm} and {base} have fewer than five pairs of {figure}, or too many ties."
+        )
+    return interval(difference)
+
+
+def untuned(study: str, family: str, arm: str, base: str, figure: str = "pass_at_1") -> str:
+    """One paired difference of the means over all rates, in points."""
+    return tuned(study, family, arm, base, figure, "untuned")
+
+
+def suits(study: str, family: str, arm: str) -> str:
+    """Rates that suit an arm."""
+    found = swept(study, family)
+    return f"{found.suits(arm)} of {len(found.runs[arm])}"
+
+
+def collapsed_rates(study: str, arm: str) -> str:
+    """Runs of an arm that collapsed, over all rates and families."""
+    counts = [swept(study, family).collapsed(arm) for family in SWEEPS[study]]
+    return f"{sum(count for count, _ in counts)} of {sum(of for _, of in counts)}"
+
+
+def rates_picture(study: str) -> str:
+    """Pass@1 over the learning rate."""
+    return f"![Held-out Pass@1 over the learning rate](images/evidence/{study}-sweep.png)"
+
+
 DIRECTIVES = {
     f.__name__: f
     for f in (
@@ -167,16 +234,23 @@ DIRECTIVES = {
         forest,
         mean,
         diff,
+        cost,
         tokens,
         collapsed,
         collapsed_anywhere,
         start,
+        sweep,
+        tuned,
+        untuned,
+        suits,
+        collapsed_rates,
+        rates_picture,
     )
 }
 
 
 def render(template: str) -> str:
-    """The page's text."""
+    """A template's text with every directive filled in."""
 
     def fill(match: re.Match[str]) -> str:
         name, *arguments = shlex.split(match[1])
@@ -184,12 +258,20 @@ def render(template: str) -> str:
             raise SystemExit(f"The template has no directive {name!r}: {', '.join(DIRECTIVES)}.")
         return DIRECTIVES[name](*arguments)
 
-    return HEAD + re.sub(r"\{\{(.+?)\}\}", fill, template)
+    return re.sub(r"\{\{(.+?)\}\}", fill, template)
 
 
-def draw(page: str) -> list[Path]:
-    """The pictures that a page shows."""
-    shown, written = set(re.findall(r"images/evidence/([^)]+)\.png", page)), []
+def pages() -> dict[Path, str]:
+    """The pages as the results have them."""
+    return {
+        page: HEAD.format(template.name) + render(template.read_text(encoding="utf-8"))
+        for page, template in PAGES.items()
+    }
+
+
+def draw(text: str) -> list[Path]:
+    """Draw the pictures that pages show."""
+    shown, written = set(re.findall(r"images/evidence/([^)]+)\.png", text)), []
     for study in sorted({path.parent.name for path in RESULTS.glob("*/results.jsonl")}):
         found = findings(study)
         for setting in found.study.settings:
@@ -199,28 +281,35 @@ def draw(page: str) -> list[Path]:
             path = draw_differences(found, IMAGES / f"{study}-differences.png")
             assert path is not None, study
             written.append(path)
+        if f"{study}-sweep" in shown:
+            sweeps = [swept(study, family) for family in SWEEPS[study]]
+            written.append(draw_sweeps(sweeps, list(sweeps[0].runs), IMAGES / f"{study}-sweep.png"))
     missing = shown - {path.stem for path in written}
     if missing:
-        raise SystemExit(f"The page shows pictures that nothing draws: {', '.join(sorted(missing))}.")
+        raise SystemExit(f"The pages show pictures that nothing draws: {', '.join(sorted(missing))}.")
     return written
 
 
 def main() -> int:
-    """The command; 1 if the page is not what the results say."""
+    """The command; 1 if a page is not what the results say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", action="store_true", help="write the page and its pictures")
-    what.add_argument("--check", action="store_true", help="fail if the page is not up to date")
+    what.add_argument("--write", action="store_true", help="write the pages and their pictures")
+    what.add_argument("--check", action="store_true", help="fail if a page is not up to date")
     args = parser.parse_args()
-    page, said = render(TEMPLATE.read_text(encoding="utf-8")), advice(findings)
+    made = pages()
+    files = {**made, ADVICE: advice(findings)}
     if args.write:
-        PAGE.write_text(page, encoding="utf-8")
-        ADVICE.write_text(said, encoding="utf-8")
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
         study, settings, shown = FIRST_LOOK
-        for path in [*draw(page), draw_arms(findings(study), settings, shown, IMAGES / "first-look.png")]:
+        for path in [
+            *draw("".join(made.values())),
+            draw_arms(findings(study), settings, shown, IMAGES / "first-look.png"),
+        ]:
             print(f"wrote {path.relative_to(ROOT)}")
         return 0
-    for path, text in ((PAGE, page), (ADVICE, said)):
+    for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             print(f"{path.relative_to(ROOT)} is not what the results say: run python tools/evidence.py --write")
             return 1

@@ -133,19 +133,17 @@ class ReplayConfig:
 
     mixing: str = _option(
         "share",
-        "How stored experience enters a batch. `share`: part of the questions of a batch are replayed, each with one "
-        "stored trajectory as a member of its group. `coin`: a coin per generation makes all questions of a batch replayed "
-        "ones, or none. `added`: the batch stays all fresh, and stored trajectories are added to it, each with the advantage "
-        "that it had in the group it came from. `prompt`: part of the questions are replayed, without a trajectory. "
-        "`rescue`: every question is fresh, and a group without success gets one stored success in place of a failure. "
-        "`prefix`: part of the questions are asked together with the first tokens of a stored success; the policy goes on "
-        "from there, and only what it writes is learned from. `none`: no replay.",
+        "How stored experience enters a batch. `share`: some questions are replayed, each with one stored trajectory "
+        "in its group. `coin`: per generation, replay all questions or none. `added`: stored trajectories join an "
+        "all-fresh batch. `prompt`: some questions are replayed without a trajectory. `rescue`: a group without "
+        "success gets a stored success in place of a failure. `prefix`: some groups continue the first tokens of a "
+        "stored success and learn from the rest. `none`: no replay.",
     )
     replay_share: float = _option(
         0.5,
-        "Share rho of the questions of a batch that are replayed, in [0, 1]; with `added` mixing that many trajectories are "
-        "added, and it may exceed 1. Of a batch that is too small for one, rho times its questions is the probability that one "
-        "is replayed. Used by `share`, `prompt`, `added` and `prefix` mixing.",
+        "Share rho of a batch's questions to replay, in [0, 1]; with `added` mixing, trajectories to add per "
+        "question, also above 1. If a batch is too small for one, rho times its questions is the probability of one. "
+        "For `share`, `prompt`, `added` and `prefix` mixing.",
         used_if=every(one_of("mixing", "share", "prompt", "added", "prefix"), unless("schedule", "curriculum")),
     )
     replay_probability: float = _option(
@@ -155,14 +153,13 @@ class ReplayConfig:
     )
     replays_per_group: int = _option(
         1,
-        "Stored trajectories in a replayed group, at most; the rest of its num_generations members are fresh. Used by "
-        "`share` and `coin` mixing.",
+        "Most stored trajectories in a replayed group; the other members are fresh. For `share` and `coin` mixing.",
         used_if=one_of("mixing", "share", "coin"),
     )
     schedule: str = _option(
         "constant",
-        "How the replayed share (or probability) changes. `constant`; `curriculum`: it is one minus the on-policy weight, "
-        "which begins at `on_policy_start` and falls by `on_policy_step` an epoch to `on_policy_floor`.",
+        "How the replayed share, or probability, changes. `constant`; `curriculum`: 1 minus the on-policy weight, "
+        "which falls from `on_policy_start` by `on_policy_step` an epoch to `on_policy_floor`.",
         used_if=DRAWING,
     )
     on_policy_start: float = _option(
@@ -172,12 +169,12 @@ class ReplayConfig:
     )
     on_policy_step: float = _option(
         0.1,
-        "By how much the on-policy weight falls after each epoch.",
+        "Fall of the on-policy weight after each epoch.",
         used_if=every(DRAWING, unless("schedule", "constant")),
     )
     on_policy_floor: float = _option(
         0.3,
-        "Below which the on-policy weight does not fall.",
+        "Lowest on-policy weight.",
         used_if=every(DRAWING, unless("schedule", "constant")),
     )
 
@@ -185,10 +182,10 @@ class ReplayConfig:
 
     prefix_length: str = _option(
         "fraction",
-        "How much of a stored success of T tokens a group of `prefix` mixing begins with. `fraction`: round(f T), f drawn "
-        "from `prefix_range`; `annealed`: the upper end of that range falls to 0 over `prefix_steps`, and where nothing is "
-        "left the question is asked plainly; `controlled`: f is drawn within .1 of one fraction for the run, which moves "
-        "inside `prefix_range` so that `prefix_aim` of the continuations are right.",
+        "How much of a stored success of T tokens a `prefix` group begins with. `fraction`: round(f T), f drawn from "
+        "`prefix_range`. `annealed`: the range's upper end falls to 0 over `prefix_steps`; at 0 the question is asked "
+        "plainly. `controlled`: f is drawn within 0.1 of a fraction that moves inside `prefix_range` so that "
+        "`prefix_aim` of the continuations are right.",
         used_if=PREFIXING,
     )
     prefix_range: tuple[float, ...] = _option(
@@ -198,7 +195,7 @@ class ReplayConfig:
     )
     prefix_steps: int = _option(
         200,
-        "Optimizer steps over which `annealed` prefixes vanish.",
+        "Optimizer steps over which `annealed` prefixes shrink to nothing.",
         used_if=every(PREFIXING, one_of("prefix_length", "annealed")),
     )
     prefix_aim: float = _option(
@@ -208,17 +205,17 @@ class ReplayConfig:
     )
     prefix_max_accuracy: float = _option(
         1.0,
-        "Only questions of at most this accuracy get a prefix; 0: those whose latest fresh group had no success.",
+        "Give prefixes only to questions of at most this accuracy; 0: those whose latest fresh group had no success.",
         used_if=PREFIXING,
     )
     prefix_before_answer: bool = _option(
         True,
-        "Whether a prefix ends before the last `\\boxed{`, `####` or `<answer>` of the stored success, if it has one.",
+        "End a prefix before the last `\\boxed{`, `####` or `<answer>` of the stored success.",
         used_if=PREFIXING,
     )
     admit_prefixed: bool = _option(
         False,
-        "Whether right continuations are stored, with their prefix: its log-probs are those stored before.",
+        "Store right continuations, prefix included; the prefix keeps its stored log-probs.",
         used_if=PREFIXING,
     )
 
@@ -226,26 +223,26 @@ class ReplayConfig:
 
     question_choice: str = _option(
         "gaussian",
-        "Which questions are replayed. `gaussian`: buckets weighted by a Gaussian of their accuracy; `uniform`; `range`: "
-        "those whose accuracy lies between `range_low` and `range_high`, all alike; `variance`: weighted by p(1-p); "
-        "`linear`: by a weight that falls linearly from accuracy `mu` to the farther end; `tiers`: tiers of equal width in "
-        "accuracy have the shares `tier_shares`; `headroom`: those first whose best stored trajectory has the most headroom.",
+        "Which questions are replayed. `gaussian`: by a Gaussian of accuracy. `uniform`. `range`: accuracy between "
+        "`range_low` and `range_high`. `variance`: by p(1-p). `linear`: by a weight that falls linearly from accuracy "
+        "`mu`. `tiers`: equal tiers of accuracy with the shares `tier_shares`. `headroom`: those first whose best "
+        "trajectory has the most headroom.",
         used_if=DRAWING,
     )
     mu: float = _option(
         0.5,
-        "Centre of the Gaussian, and where the linear weight is highest, in accuracy units.",
+        "Accuracy at the centre of the Gaussian, or where the linear weight peaks.",
         used_if=every(DRAWING, one_of("question_choice", "gaussian", "linear")),
     )
     sigma: float = _option(
         0.125,
-        "Width of the Gaussian, in accuracy units; 1.0 is the paper's text (nearly uniform), 0.125 what its published "
-        "numbers used at 8 generations.",
+        "Width of the Gaussian, in units of accuracy. 1.0 is the paper's text (nearly uniform); 0.125 is what its "
+        "published numbers used at 8 generations.",
         used_if=every(DRAWING, one_of("question_choice", "gaussian")),
     )
     range_low: float = _option(
         0.3,
-        "Lower bound of `range`: an accuracy, exclusive; with `range_adapts` a quantile.",
+        "Lower bound of `range`, exclusive; a quantile with `range_adapts`.",
         used_if=every(DRAWING, one_of("question_choice", "range")),
     )
     range_high: float = _option(
@@ -255,20 +252,19 @@ class ReplayConfig:
     )
     range_adapts: bool = _option(
         False,
-        "Whether the bounds of `range` are quantiles of the accuracies of the questions that can be replayed (inclusive), "
-        "instead of accuracies.",
+        "Read the bounds of `range` as quantiles (inclusive) of the accuracies of replayable questions.",
         used_if=every(DRAWING, one_of("question_choice", "range")),
     )
     tier_shares: tuple[float, ...] = _option(
         (0.2, 0.2, 0.2, 0.2, 0.2),
-        "Shares of the `tiers` of questions, from accuracy 0 to 1; any number of tiers, relative to their sum.",
+        "Shares of the `tiers`, from accuracy 0 to 1, relative to their sum; any number of tiers.",
         used_if=every(DRAWING, one_of("question_choice", "tiers")),
     )
     difficulty: str = _option(
         "latest",
-        "What the accuracy of a question is. `latest`: that of its latest fresh group; `window`: over its latest fresh "
-        "groups of at most `difficulty_window` completions together; `spread`: the standard deviation of the rewards of its "
-        "latest fresh group, scaled so that the questions that can be replayed span 0 to 1 (for continuous rewards).",
+        "Accuracy of a question. `latest`: of its latest fresh group. `window`: over its latest fresh groups, "
+        "`difficulty_window` completions in all. `spread`, for continuous rewards: the standard deviation of its "
+        "latest fresh group's rewards, scaled to 0 to 1 over the replayable questions.",
         used_if=BY_ACCURACY,
     )
     difficulty_window: int = _option(
@@ -278,8 +274,8 @@ class ReplayConfig:
     )
     by_problem_type: bool = _option(
         False,
-        "Whether questions are drawn for each value of the dataset's column `problem_type` apart, in proportion to those that "
-        "can be replayed; bounds that adapt do so for each.",
+        "Draw questions for each value of the column `problem_type` separately, in proportion to the replayable ones. "
+        "Adapting bounds then hold per value.",
         used_if=DRAWING,
     )
 
@@ -287,27 +283,28 @@ class ReplayConfig:
 
     trajectory_choice: str = _option(
         "lowest_entropy",
-        "Which stored trajectory of a question: `lowest_entropy` (mean token entropy under the current policy), `random`, "
-        "`newest`, `lowest_nll`, `lowest_confidence_variance` (of the probabilities of its tokens), `entropy_percentile` (a "
-        "random one of those at or below the percentile `entropy_percentile` of all stored entropies), `highest_quality` "
-        "(success and diversity), `quality_tiers` (a random one of a tier drawn by `quality_tier_shares`), `highest_entropy`, "
-        "`headroom` (1-pi where its advantage is positive, pi where negative), or `advantage` (the largest, of either sign).",
+        "Which stored trajectory of a question. `lowest_entropy`, `highest_entropy`: mean token entropy under the "
+        "current policy. `random`. `newest`. `lowest_nll`. `lowest_confidence_variance`: of its tokens' "
+        "probabilities. `entropy_percentile`: a random one at or below that percentile of all stored entropies. "
+        "`highest_quality`: success and diversity. `quality_tiers`: a random one of a tier drawn by "
+        "`quality_tier_shares`. `headroom`: 1-pi for a positive advantage, pi for a negative. `advantage`: the "
+        "largest, of either sign.",
         used_if=STORING,
     )
     entropy_percentile: float = _option(
         25.0,
-        "Percentile of `entropy_percentile`, in (0, 100].",
+        "Percentile for the choice of that name, in (0, 100].",
         used_if=every(STORING, one_of("trajectory_choice", "entropy_percentile")),
     )
     quality_tier_shares: tuple[float, ...] = _option(
         (0.5, 0.3, 0.15, 0.05),
-        "With which a tier of a question's trajectories is drawn, best tier first.",
+        "Probability of each quality tier of a question's trajectories, best tier first.",
         used_if=every(STORING, one_of("trajectory_choice", "quality_tiers")),
     )
     entropy_refresh: str = _option(
         "lazy",
-        "`lazy`: cached values decide, the best few are measured again once they are older than `max_entropy_age`; "
-        "`exact`: all candidates of a drawn question are measured at every draw (the paper); `stored`: never measured again "
+        "`lazy`: cached values decide, and the best few are measured again once older than `max_entropy_age`. "
+        "`exact`: measure all candidates of a drawn question at every draw (the paper). `stored`: never measure again "
         "for a choice.",
         used_if=MEASURING,
     )
@@ -318,20 +315,20 @@ class ReplayConfig:
     )
     entropy_candidates: int = _option(
         2,
-        "How many of the best cached candidates compete, and are kept up to date.",
+        "How many of the best cached candidates compete and are kept up to date.",
         used_if=LAZY,
     )
 
     age_decay: float = _option(
         0.0,
-        "The priority of a trajectory among those of its question is multiplied by exp(-age/this), in optimizer steps; 0: "
-        "not. Of `random` choices it is the probability.",
+        "Multiply a trajectory's priority within its question by exp(-age/this), in optimizer steps; 0: off. For "
+        "`random` choice it weighs the probability.",
         used_if=STORING,
     )
     advantage: str = _option(
         "birth",
-        "With what advantage a trajectory is added: the one that it had in its group (`birth`), or 1 if it is right, else "
-        "0, minus the accuracy of its question now (`current`).",
+        "Advantage of an added trajectory. `birth`: the one it had in its group. `current`: its correctness (1 or 0) "
+        "minus its question's accuracy now.",
         used_if=one_of("mixing", "added"),
     )
 
@@ -339,29 +336,29 @@ class ReplayConfig:
 
     start_pass_at_1: float = _option(
         0.35,
-        "Replay starts once the mean correctness of the latest `start_completions` fresh completions exceeds this; 0 opens "
-        "the gate at once. Experience is collected before.",
+        "Start replay once the mean correctness of the latest `start_completions` fresh completions exceeds this; 0: "
+        "at once. Experience is collected before.",
         used_if=REPLAYING,
     )
     start_completions: int = _option(
         256,
-        "Scorable fresh completions that `start_pass_at_1` is judged over: those of the latest generations that together hold "
-        "at least as many. Before, the gate is closed.",
+        "Scorable fresh completions that `start_pass_at_1` is judged over, in whole generations. Until there are as "
+        "many, replay waits.",
         used_if=every(REPLAYING, unless("start_pass_at_1", 0)),
     )
     start_step: int = _option(
         0,
-        "Replay starts at this optimizer step at the earliest.",
+        "Earliest optimizer step at which replay starts.",
         used_if=REPLAYING,
     )
     start_epoch: float = _option(
         0.0,
-        "Replay starts after this many epochs at the earliest.",
+        "Epochs after which replay starts at the earliest.",
         used_if=REPLAYING,
     )
     start_size: int = _option(
         0,
-        "Replay starts once more than this many trajectories are stored; 0: no such condition.",
+        "Start replay once more than this many trajectories are stored; 0: no such condition.",
         used_if=REPLAYING,
     )
 
@@ -369,25 +366,25 @@ class ReplayConfig:
 
     admission: str = _option(
         "correct",
-        "Which scored completions are stored: `correct` ones; `all`; `single_success`: the correct one of a group that has "
-        "exactly one; `quality`: those with a quality above `min_quality`; `none` of this run, but the correct ones that "
-        "`experience_from` brings.",
+        "Which scored completions are stored. `correct`; `all`; `single_success`: the only correct one of its group; "
+        "`quality`: those with a quality above `min_quality`; `none`: only correct ones from `experience_from`.",
         used_if=STORING,
     )
     min_quality: float = _option(
         0.3,
-        "Quality must exceed this, for `quality` admission.",
+        "`quality` admission stores what exceeds this.",
         used_if=every(STORING, one_of("admission", "quality")),
     )
     success_weight: float = _option(
         0.7,
-        "Quality is this times success plus the rest times diversity. Needs an embedding model where it is used.",
+        "Quality is this times success plus the rest times diversity. Where quality is used, an embedding model is "
+        "needed.",
         used_if=every(STORING, one_of("uses_quality", True)),
     )
     retirement: str = _option(
         "solved",
-        "`solved`: a question whose fresh group is all correct leaves replay, and the fresh stream; `threshold`: one whose "
-        "accuracy is at least `retirement_threshold`; `never`.",
+        "When a question leaves replay and the fresh stream. `solved`: its fresh group is all correct. `threshold`: "
+        "its accuracy reaches `retirement_threshold`. `never`.",
         used_if=REPLAYING,
     )
     retirement_threshold: float = _option(
@@ -397,18 +394,17 @@ class ReplayConfig:
     )
     retired_in_stream: bool = _option(
         False,
-        "Whether retired questions stay in the fresh stream. They are then sampled as all others, and still neither stored nor "
-        "replayed.",
+        "Keep retired questions in the fresh stream; they are still neither stored nor replayed.",
         used_if=RETIRING,
     )
     review_every: int = _option(
         0,
-        "Optimizer steps after which a share of the retired questions returns; 0: none ever.",
+        "Optimizer steps after which a share of the retired questions returns; 0: never.",
         used_if=RETIRING,
     )
     review_share: float = _option(
         0.1,
-        "Which share of the retired returns at a review, in (0, 1].",
+        "Share of the retired questions that returns at a review, in (0, 1].",
         used_if=every(RETIRING, unless("review_every", 0)),
     )
     max_age: int = _option(
@@ -418,7 +414,8 @@ class ReplayConfig:
     )
     max_uses: int = _option(
         0,
-        "Replays after which a trajectory leaves, or with `prompt` mixing a question rests for good; 0: no limit.",
+        "Replays after which a trajectory leaves or, with `prompt` mixing, a question is no longer replayed; 0: no "
+        "limit.",
         used_if=REPLAYING,
     )
     cooldown: int = _option(
@@ -428,35 +425,35 @@ class ReplayConfig:
     )
     max_drift: float = _option(
         0.0,
-        "A trajectory is replayed only while the mean over its tokens of (log pi - log pi_behaviour)^2 is at most this; 0: "
+        "Replay a trajectory only while the mean of (log pi - log pi_behaviour)^2 over its tokens is at most this; 0: "
         "no limit.",
         used_if=STORING,
     )
     capacity: int = _option(
         100_000,
-        "Trajectories kept in all.",
+        "Most trajectories kept in all.",
         used_if=STORING,
     )
     capacity_per_question: int = _option(
         8,
-        "Trajectories kept of one question.",
+        "Most trajectories kept of one question.",
         used_if=STORING,
     )
     eviction: str = _option(
         "oldest",
-        "What leaves when full: the `oldest`, that of the `highest_entropy`, of the `lowest_quality`, or with `quality_tiers` "
+        "What leaves when full: the `oldest`, that of `highest_entropy` or `lowest_quality`, or with `quality_tiers` "
         "the oldest of the lowest tier that holds more than 5 % of a question's trajectories.",
         used_if=STORING,
     )
     store_truncated: bool = _option(
         True,
-        "Whether completions that were cut at the length limit are stored.",
+        "Store completions that were cut at the length limit.",
         used_if=STORING,
     )
     logp_dtype: str = _option(
         "float32",
-        "Precision in which behaviour log-probs are kept. `float16` saves a quarter of a trajectory's space; it rounds "
-        "them once, when they are stored, by at most 0.05 % of their value.",
+        "Precision of stored behaviour log-probs. `float16` saves a quarter of a trajectory's space and rounds them "
+        "once, by at most 0.05 % of their value.",
         used_if=STORING,
     )
 
@@ -464,27 +461,27 @@ class ReplayConfig:
 
     skip: str = _option(
         "none",
-        "Which questions of the fresh stream are left out. `zero_variance`: one whose last z fresh groups in a row had no "
-        "variance, with probability 1 - max(floor, `skip_explore`^z). Also without replay.",
+        "Which questions of the fresh stream are skipped, also without replay. `none`; `zero_variance`: one whose "
+        "last z fresh groups had no variance, with probability 1 - max(floor, `skip_explore`^z).",
     )
     skip_explore: float = _option(
         0.5,
-        "With what probability a question is asked after one group without variance; after z of them, this to the z.",
+        "Probability of asking a question after one group without variance; after z of them, this to the power z.",
         used_if=SKIPPING,
     )
     skip_floor_solved: float = _option(
         0.05,
-        "With at least this probability it is asked where its latest group was all right; 1: never left out.",
+        "Lowest probability of asking a question whose latest group was all right; 1: never skipped.",
         used_if=SKIPPING,
     )
     skip_floor_hopeless: float = _option(
         0.05,
-        "With at least this probability it is asked where its latest group was not all right.",
+        "Lowest probability of asking a question whose latest group was not all right.",
         used_if=SKIPPING,
     )
     retest_passes: int = _option(
         10,
-        "A question is left out in so many passes in a row at most.",
+        "Most passes in a row that skip a question.",
         used_if=SKIPPING,
     )
 
@@ -492,8 +489,8 @@ class ReplayConfig:
 
     rule_options: Mapping[str, Any] | None = _option(
         None,
-        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
-        "text on the command line.",
+        "Parameters of your own rules, which read them with `config.rule_option(name, default)`. A mapping; JSON on "
+        "the command line.",
         hash=False,
     )
 
@@ -610,12 +607,12 @@ class ObjectiveConfig:
 
     correction: str = _option(
         "shaped",
-        "Importance correction of replayed tokens, w = pi/pi_behaviour: `shaped` w/(w+beta) [ExGRPO, Eq. 4]; `clip` "
-        "PPO's, with epsilon on both sides; `truncated` min(w, c) without gradient; `none`; `likelihood`: weighted by "
-        "pi over a uniform policy, min(V pi, `likelihood_clamp`) for a vocabulary of V, without gradient; `second_moment`: w, "
-        "without the tokens that keep the mean of (log w)^2 above `moment_limit`; `topr`: 1 for A > 0, the truncated ratio of "
-        "the whole answer for A < 0; `asymre`: A + `asymmetry` and no ratio; `veto`: as `truncated`, without what follows a "
-        "token of w below `veto_ratio` where A < 0.",
+        "Importance correction of replayed tokens, with w = pi/pi_behaviour. `shaped`: w/(w+beta) [ExGRPO, Eq. 4]. "
+        "`clip`: PPO's, epsilon on both sides. `truncated`: min(w, c), no gradient through it. `none`. `likelihood`: "
+        "min(V pi, `likelihood_clamp`) for a vocabulary of V, no gradient through it. `second_moment`: w, without the "
+        "tokens that keep the mean of (log w)^2 above `moment_limit`. `topr`: 1 for A > 0, the truncated ratio of the "
+        "whole answer for A < 0. `asymre`: A + `asymmetry`, no ratio. `veto`: as `truncated`, but for A < 0 nothing "
+        "after a token with w below `veto_ratio`.",
         used_if=LEARNING,
     )
     shaping_beta: float = _option(
@@ -635,31 +632,32 @@ class ObjectiveConfig:
     )
     moment_limit: float = _option(
         0.04,
-        "Highest mean of (log w)^2 over the tokens of an answer that `second_moment` keeps.",
+        "Highest mean of (log w)^2 over an answer's tokens that `second_moment` keeps.",
         used_if=every(LEARNING, one_of("correction", "second_moment")),
     )
     asymmetry: float = _option(
         0.1,
-        "By how much `asymre` lowers the baseline.",
+        "How far `asymre` lowers the baseline.",
         used_if=every(LEARNING, one_of("correction", "asymre")),
     )
     veto_ratio: float = _option(
         0.1,
-        "Below which ratio a token ends what `veto` learns from a negative answer, in (0, 1].",
+        "Ratio below which a token ends what `veto` learns from a failure, in (0, 1].",
         used_if=every(LEARNING, one_of("correction", "veto")),
     )
-    clip_fresh: bool = _option(True, "Whether fresh tokens keep PPO's clip; the paper's appendix removes it.")
+    clip_fresh: bool = _option(True, "Keep PPO's clip on fresh tokens; the paper's appendix removes it.")
     baseline: str = _option(
         "group",
-        "What rewards of a group with replayed members are compared with. `group`: the mean of all its members; `fresh`: the "
-        "mean of the fresh ones; `split`: fresh ones with the mean of the fresh, replayed ones with that of the replayed.",
+        "What the rewards of a group with replayed members are compared with. `group`: the mean of all members. "
+        "`fresh`: the mean of the fresh. `split`: fresh with the mean of the fresh, replayed with that of the "
+        "replayed.",
         used_if=every(LEARNING, unless("mixing", "added")),
     )
     positive_weight: float = _option(1.0, "Factor on positive advantages.")
     rule_options: Mapping[str, Any] | None = _option(
         None,
-        "Parameters of your own rules, by name: a rule reads one with `config.rule_option(name, default)`. A mapping; as JSON "
-        "text on the command line.",
+        "Parameters of your own rules, which read them with `config.rule_option(name, default)`. A mapping; JSON on "
+        "the command line.",
         hash=False,
     )
 

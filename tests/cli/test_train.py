@@ -115,7 +115,10 @@ def test_the_place_of_the_recipe():
 def test_what_is_said_at_the_start():
     text = training.describe(settings("--preset", "rescue", "--positive_weight", "4", *CPU).args)
     assert text.startswith("preset rescue, with positive_weight=4.0 (preset: 8.0)\n")
-    assert training.describe(settings(*CPU).args).startswith("preset exgrpo, unchanged\n1 question x 8 completions")
+    said = training.describe(settings(*CPU).args)
+    assert said.startswith(
+        "preset exgrpo, unchanged; the default: exgrpo presets --advise says which preset suits a run\n1 question x"
+    )
 
 
 # Values of a recipe -----------------------------------------------------------------------------------------------------

@@ -155,6 +155,23 @@ def test_at_equal_steps_and_in_other_presets_runs_end_together(in_process):
 
 
 @pytest.mark.slow
+def test_presets_are_compared_each_at_its_own_learning_rate(in_process, capsys):
+    presets = ("--presets", "on-policy", "rescue", "--learning_rates", "4e-4", "3.2e-3")
+    assert go("--seeds", "2", presets=presets) == 0
+    said = capsys.readouterr().out
+    assert "2 presets x 2 learning rates x 2 seeds" in said
+    report = json.loads(Path("exgrpo-compare/tiny/report.json").read_text())["settings"]["tiny"]
+    assert [(row["arm"], set(row) & {"0.0004", "0.0032"}) for row in report["learning_rates"]] == [
+        ("on-policy", {"0.0004", "0.0032"}), ("rescue", {"0.0004", "0.0032"}),
+    ]  # fmt: skip
+    pairs = [(row["arm"], row["against"]) for row in report["differences"]]
+    assert pairs == [
+        (f"rescue learning_rate={rate}", f"on-policy learning_rate={rate}") for rate in ("0.0004", "0.0032")
+    ]
+    assert "rescue against on-policy, each at its own rate: " in said
+    assert "<h3>Learning rates</h3>" in Path("exgrpo-compare/tiny/report.html").read_text()
+
+
 def test_time_ends_a_run(in_process):
     assert go("--hours", "1e-4", "--output_dir", "time", presets=("--presets", "on-policy")) == 0
     row = Results("time").rows()["tiny/on-policy/0"]
@@ -193,6 +210,8 @@ def test_a_script_s_runs_are_put_together(in_process, capsys):
         ({}, ("--presets", "exgrpo seed=2"), "'seed' is the study's own"),
         ({}, ("--presets", "exgrpo", "exgrpo"), "names one twice"),
         ({}, ("--presets", "exgrpo x"), "NAME=VALUE"),
+        ({}, ("--presets", "exgrpo learning_rate=1e-3", "--learning_rates", "1e-3"), "leave one of them out"),
+        ({}, ("--presets", "exgrpo", "--learning_rates", "1e-3", "0.001"), "names one twice"),
         ({"lr_scheduler_type": "cosine"}, ("--presets", "exgrpo"), "Set lr_scheduler_type: constant"),
         ({"max_steps": -1}, ("--presets", "exgrpo"), "set --tokens, --steps or --hours"),
         ({"model_name_or_path": "x"}, ("--presets", "exgrpo", "--emit", "slurm"), "--emit needs --tokens"),

@@ -299,15 +299,15 @@ def test_tables_say_what_the_numbers_are(by_hand, tmp_path, capsys):
     # Differences: exgrpo 0.05 in every seed; rescue 0.20, 0.21, ... 0.24: mean 0.22, s 0.0158, t 2.776: +-0.0196.
     first, second, contrast = differences
     assert (first["arm"], first["against"], first["pairs"]) == ("exgrpo", "on-policy", "5")
-    assert first["Pass@1"] == "+.050 [+.050, +.050]"
-    assert second["Pass@1"] == second["Pass@2"] == "+.220 [+.200, +.240]"
+    assert first["Pass@1"] == "+5.0 [+5.0, +5.0]"
+    assert second["Pass@1"] == second["Pass@2"] == "+22.0 [+20.0, +24.0]"
     assert [row["tried"] for row in differences] == ["3", "1", "1"]
     assert [row["arm"] for row in answers] == ["on-policy", "exgrpo", "rescue"]
     assert [row["Pass@1"] for row in answers] == [row["Pass@1"] for row in arms[1:]]
     assert (contrast["arm"], contrast["against"]) == ("rescue", "exgrpo")
-    assert contrast["Pass@1"] == "+.170 [+.150, +.190]"
+    assert contrast["Pass@1"] == "+17.0 [+15.0, +19.0]"
     # At the baseline's 20 s, rescue is half way from its 10 s to its 30 s: 0.75 of its final; 0.405 of seed 2, less 0.32.
-    assert second["Pass@1 at equal time"].startswith("+.085 [")
+    assert second["Pass@1 at equal time"].startswith("+8.5 [")
     # The second setting has one seed: figures, no interval.
     assert [row["arm"] for row in again] == ["(start)", "on-policy", "exgrpo"]
     assert [row["seeds"] for row in again] == ["1"] * 3

@@ -17,37 +17,35 @@ class ScriptArguments:
     """Where questions and rewards come from: a dataset, or a built-in task."""
 
     dataset_name: str | None = _option(
-        None, "Training questions: name of a dataset on the hub, or a local file, folder or pattern (.jsonl, .json, "
-        ".csv, also with .gz, .parquet)."
+        None, "Training questions: a dataset on the hub, or a local file, folder or pattern (.jsonl, .json, .csv, also "
+              ".gz; .parquet)."
     )  # fmt: skip
     dataset_config: str | None = _option(None, "Configuration of a hub dataset that has several.")
     train_split: str = _option("train", "Split to train on.")
     eval_dataset: str | None = _option(
         None,
-        "Evaluation questions, where they are not another split of `dataset_name`. Used if `eval_strategy` is set.",
+        "Evaluation questions, if not another split of `dataset_name`. Used if `eval_strategy` is set.",
     )
     eval_split: str = _option("test", "Split to evaluate on.")
-    question_column: str | None = _option(None, "Column that holds the question; found by its name if not given.")
+    question_column: str | None = _option(None, "Column of the question. Default: found by its name.")
     answer_column: str | None = _option(
-        None, "Column that holds the gold answer; found by its name if not given. `column.key` is "
-        "a value inside a column of mappings, as `reward_model.ground_truth` in verl's layout."
+        None, "Column of the gold answer; `column.key` reads inside a column of mappings, as `reward_model.ground_truth` "
+              "in verl's layout. Default: found by its name."
     )  # fmt: skip
-    answer_name: str = _option(
-        "answer", "Name under which reward functions get the gold answer; `solution` for those of TRL."
-    )
+    answer_name: str = _option("answer", "Name under which reward functions get the gold answer; `solution` for TRL's.")
     prompt_template: str | None = _option(None, "Text around the question, with `{question}` in its place.")
     system_prompt: str | None = _option(None, "First message; needs `conversational`.")
     conversational: bool = _option(
         False,
-        "Whether prompts are messages, put through the chat template of the tokenizer; set it for chat models. Questions that "
-        "are messages already, a system message among them, are taken as they are.",
+        "Make prompts messages, formatted by the tokenizer's chat template; set it for chat models. Questions that "
+        "already are messages are taken as they are.",
     )
     keep_columns: list[str] | None = field(
         default=None, metadata={"help": "Further columns of the dataset that a reward function reads."}
     )
-    drop_incomplete: bool = _option(False, "Leave rows without question or answer out instead of refusing them.")
-    limit: int | None = _option(None, "Take only this many training questions, from the first.")
-    eval_limit: int | None = _option(None, "Take only this many evaluation questions, from the first.")
+    drop_incomplete: bool = _option(False, "Leave out rows without question or answer instead of refusing them.")
+    limit: int | None = _option(None, "Take only the first N training questions.")
+    eval_limit: int | None = _option(None, "Take only the first N evaluation questions.")
     reward_funcs: list[str] | None = field(
         default=None,
         metadata={
@@ -58,9 +56,9 @@ class ScriptArguments:
     )
     max_bad_golds: float = _option(
         0.02,
-        "Share of gold answers that the deciding reward function may not be able to read, or not read as themselves; above it "
-        "training is refused. Looked at before the model loads, for rewards of this package, on at most 2,000 questions. 1 "
-        "switches it off.",
+        "Refuse to train if more than this share of gold answers cannot be read by the deciding reward function, or "
+        "does not score as right itself. Checked before the model loads, for rewards of this package, on at most "
+        "2,000 questions; 1: off.",
     )
     task: str | None = _option(None, f"A built-in task in place of a dataset: {', '.join(TASKS)}.")
     task_knobs: dict[str, Any] | str | None = field(
@@ -71,12 +69,12 @@ class ScriptArguments:
     )
     task_questions: int = _option(2048, "Training questions of the task.")
     task_eval_questions: int = _option(512, "Evaluation questions of the task.")
-    task_seed: int = _option(0, "Which questions of the task are drawn.")
+    task_seed: int = _option(0, "Seed of the task's questions.")
     warm_up_seed: int = _option(
         0,
-        "Which warm start of the built-in tiny policy, which a task is trained with unless `model_name_or_path` is given.",
+        "Seed of the warm start of the built-in tiny policy, which a task trains unless `model_name_or_path` is given.",
     )
-    warm_up_batches: int | None = _option(None, "Supervised steps of that start, where not the task's own.")
+    warm_up_batches: int | None = _option(None, "Supervised steps of that start. Default: the task's own.")
 
     def __post_init__(self) -> None:
         if isinstance(self.task_knobs, str):

@@ -135,8 +135,10 @@ def describe(args: ExGRPOConfig) -> str:
     an_update = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
     updates = max(1, args.generation_batch_size // an_update) * args.num_iterations
     questions = args.generation_batch_size // args.num_generations
+    default = ExGRPOConfig.__dataclass_fields__["preset"].default
+    advice = "; the default: exgrpo presets --advise says which preset suits a run" if args.preset == default else ""
     return (
-        f"preset {args.preset}, {'with ' + ', '.join(over) if over else 'unchanged'}\n"
+        f"preset {args.preset}, {'with ' + ', '.join(over) if over else 'unchanged'}{advice}\n"
         f"{questions} question{'s' * (questions > 1)} x {args.num_generations} completions a generation, "
         f"{updates} optimizer step{'s' * (updates > 1)} on each"
     )

@@ -21,6 +21,7 @@ from .studies.results import Results
 from .studies.running import duration, run_study
 from .studies.study import Cell, Study
 from .studies.study_file import make_study
+from .studies.sweep import plain_name
 
 DEFAULT_FOLDER = Path("exgrpo-compare")
 SIZES = ("eval_questions", "num_samples", "evaluations", "eval_temperature", "eval_batch")
@@ -28,6 +29,7 @@ EPILOG = """\
 examples:
   exgrpo compare recipe.yaml --presets on-policy positive-weight --seeds 5
   exgrpo compare recipe.yaml --presets on-policy "exgrpo replay_share=0.25"
+  exgrpo compare recipe.yaml --presets on-policy rehearsal --learning_rates 1e-6 3e-6 --seeds 5
   exgrpo compare recipe.yaml --presets on-policy rescue --hours 2 --emit slurm
 """
 
@@ -49,6 +51,10 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--presets", nargs="+", required=True, metavar="PRESET",
         help="what to compare, the first is the baseline; with options, in quotes: \"exgrpo replay_share=0.25\"",
+    )  # fmt: skip
+    add(
+        "--learning_rates", nargs="+", type=between(0.0), default=[], metavar="RATE",
+        help="train each preset at each of these; the report compares presets each at its own best (default: the recipe's)",
     )  # fmt: skip
     add("--seeds", type=at_least(1), default=1, metavar="N", help="how often (default: 1)")
     add("--first_seed", type=at_least(0), default=0, metavar="S", help="the first of them (default: 0)")
@@ -135,14 +141,19 @@ def _raw(
     if cost is not None and "tokens" in budget:
         setting["most_steps"] = cost.steps_of(budget["tokens"])
     arms = dict(map(_arm, args.presets))
+    rates = args.learning_rates
+    if rates and (fixed := [name for name, arm in arms.items() if "learning_rate" in arm]):
+        raise ConfigurationError(f"--learning_rates is given, and {fixed[0]!r} sets its own: leave one of them out.")
+    if len(set(rates)) < len(rates):
+        raise ConfigurationError(f"--learning_rates names one twice: {', '.join(f'{rate:g}' for rate in rates)}.")
     if len(arms) < len(args.presets):
         raise ConfigurationError(f"--presets names one twice: {', '.join(args.presets)}.")
     return {
         "title": f"{name}: {', '.join(arms)}",
         "seeds": {"first": args.first_seed, "count": args.seeds},
-        "baseline": next(iter(arms)),
+        **({} if rates else {"baseline": next(iter(arms))}),
         "settings": {name: setting},
-        "arms": arms,
+        "arms": {arm: {**value, "grid": {"learning_rate": rates}} for arm, value in arms.items()} if rates else arms,
     }
 
 
@@ -243,8 +254,11 @@ def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Prob
     [(kind, size)] = study.settings[0].regime.budget_of.items()  # type: ignore[union-attr]
     what = f"the tokens of {size:g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"
     few = "" if len(study.seeds) >= 5 else f" {len(study.seeds)} pairs give no interval; 5 seeds would."
+    names = [plain_name(arm.name) for arm in study.settings[0].arms]
+    presets = len(set(names))
+    rates = f"{len(names) // presets} learning rates x " if len(names) > presets else ""
     return (
-        f"{len(study.settings[0].arms)} presets x {len(study.seeds)} seeds, each {what}: {len(cells)} runs and starts, "
+        f"{presets} presets x {rates}{len(study.seeds)} seeds, each {what}: {len(cells)} runs and starts, "
         f"{len(todo)} to do. A generation took {cost.generate:.1f} s and {cost.tokens:,.0f} tokens, its update "
         f"{cost.update:.1f} s, an evaluation {cost.evaluate:.1f} s: about {duration(seconds)} in all.{few}"
     )

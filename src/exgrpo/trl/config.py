@@ -88,8 +88,8 @@ class ExGRPOConfig(GRPOConfig):
         default=None,
         metadata={
             "default": METHOD_DEFAULTS["loss_type"],
-            "help": "Loss of TRL's GRPOTrainer. With replay: 'dr_grpo' (the method's: sum over tokens divided by "
-            "completions times max_completion_length), 'grpo', 'dapo' or 'cispo'. Without replay: any of TRL's.",
+            "help": "TRL's loss. With replay: 'dr_grpo' (the method's: sum over tokens, divided by completions times "
+            "max_completion_length), 'grpo', 'dapo' or 'cispo'; without: any of TRL's.",
         },
     )
     scale_rewards: str | None = field(
@@ -103,14 +103,14 @@ class ExGRPOConfig(GRPOConfig):
         default=None,
         metadata={
             "default": METHOD_DEFAULTS["disable_dropout"],
-            "help": "Whether dropout is disabled. Replay needs it: log-probs under dropout are not the policy's.",
+            "help": "Disable dropout. Replay needs it: log-probs under dropout are not the policy's.",
         },
     )
     keep_trl_defaults: bool = field(
         default=False,
         metadata={
-            "help": "Leave `loss_type`, `scale_rewards` and `disable_dropout` at TRL's defaults where they are not given, and "
-            "compute all rows as TRL does (`skip_rows`). Replay under dropout is refused all the same."
+            "help": "Keep TRL's defaults for `loss_type`, `scale_rewards` and `disable_dropout`, and compute all rows as "
+            "TRL does (`skip_rows`). Replay under dropout is still refused."
         },
     )
 
@@ -118,8 +118,7 @@ class ExGRPOConfig(GRPOConfig):
         default=None,
         metadata={
             "default": 1,
-            "help": "TRL's: optimizer updates that each batch is learned from. Default: that of the preset (two-updates: 2), "
-            "else TRL's 1.",
+            "help": "TRL's: optimizer updates per batch. Default: that of the preset (two-updates: 2), else TRL's 1.",
         },
     )
 
@@ -211,79 +210,76 @@ class ExGRPOConfig(GRPOConfig):
     max_generated_tokens: int | None = field(
         default=None,
         metadata={
-            "help": "Stop after the step in which this many completion tokens were generated, over all processes; "
-            "prompts and replayed completions do not count."
+            "help": "Stop after the step in which this many completion tokens were generated, over all processes. Prompts "
+            "and replayed completions do not count."
         },
     )
 
     experience_log: str | None = field(
         default=None,
         metadata={
-            "help": "File that experience is kept in, relative to `output_dir`: what resuming needs, and what `exgrpo "
-            "experience` looks at. 'none' keeps it in memory only; such a run cannot be resumed. Default: 'experience.db'; "
-            "with `push_to_hub` '_experience.db', which is not uploaded: it holds all prompts and completions. To upload it, "
-            "set 'experience.db'."
+            "help": "File of the experience, relative to `output_dir`; resuming and `exgrpo experience` read it. 'none': "
+            "memory only, no resume. Default: 'experience.db', or with `push_to_hub` '_experience.db', which is "
+            "not uploaded, since it holds all prompts and completions; set 'experience.db' to upload it."
         },
     )
     experience_from: str | None = field(
         default=None,
         metadata={
-            "help": "Start from the experience of another run: its `output_dir`, its log, or a folder made by `exgrpo "
-            "experience export`. Questions are matched by content; what does not fit is reported and left out. Without "
-            "effect when resuming."
+            "help": "Start from the experience of another run: its `output_dir`, its log, or an export of `exgrpo "
+            "experience export`. Questions are matched by content; the rest is reported and left out. No effect "
+            "when resuming."
         },
     )
     keep_retired: bool = field(
         default=False,
         metadata={
-            "help": "With `experience_from`: questions that had retired there stay retired, as for a policy that learned them "
-            "there. By default they are fresh again, as for a new policy. Under other reward functions they always are."
+            "help": "With `experience_from`: questions that had retired there stay retired, as for a policy that learned "
+            "them. By default, and always under other reward functions, they are fresh again."
         },
     )
 
     embedding_model: str | None = field(
         default=None,
         metadata={
-            "help": "Encoder (any of transformers', by name or path) that embeds completions where their quality is used: "
-            "`quality` admission, `highest_quality` and `quality_tiers` choice, `lowest_quality` and `quality_tiers` eviction. "
-            "Runs in a thread beside the loss."
+            "help": "Encoder of completions (any of transformers', by name or path), needed by the rules that use "
+            "quality: `quality` admission, `highest_quality` and `quality_tiers` choice, `lowest_quality` and "
+            "`quality_tiers` eviction. Runs in a thread beside the loss."
         },
     )
     embedding_device: str = field(
         default="cpu",
         metadata={
-            "help": "Where the encoder runs. On the CPU an embedding does not depend on what else is embedded, to the bit; a "
-            "GPU is faster by far, and takes its memory."
+            "help": "Device of the encoder. A GPU is far faster and takes its memory; on the CPU an embedding does not "
+            "depend, to the bit, on what else is embedded."
         },
     )
     alarms: str = field(
         default="warn",
         metadata={
-            "help": "What happens when replay goes wrong (entropy collapses, the effective sample size stays low, replay is "
-            "idle): 'warn', 'stop' or 'off'."
+            "help": "When entropy collapses, the effective sample size stays low or replay is idle: 'warn', 'stop' or "
+            "'off'."
         },
     )
 
     replay_metrics: str = field(
         default="basic",
         metadata={
-            "help": "Which metrics of this package are logged: 'basic', about a dozen, or 'all'. Alarms see all of them either "
-            "way."
+            "help": "Which metrics of this package are logged: 'basic' (about a dozen) or 'all'. Alarms always see all."
         },
     )
 
     skip_rows: bool | None = field(
         default=None,
         metadata={
-            "help": "Leave completions with advantage 0 (groups without variance) out of the loss's forward and backward: the "
-            "gradient is the same. Default: wherever that is exact; True refuses where it is not; False computes all "
-            "rows, as TRL does."
+            "help": "Leave completions with advantage 0 out of forward and backward; the gradient is the same. Default: "
+            "wherever that is exact. True: refuse where it is not. False: compute all rows, as TRL does."
         },
     )
 
     resolved_preset: str | None = field(
         default=None,
-        metadata={"help": "Written by the configuration itself: the preset that its options were filled from."},
+        metadata={"help": "Written by the configuration: the preset that filled in the options."},
     )
 
     def __post_init__(self) -> None:

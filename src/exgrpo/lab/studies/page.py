@@ -16,7 +16,12 @@ from .report import EXPLANATION, regime_line
 from .results import write_whole
 from .study_file import file_name
 from .summary import Findings, answer_rows, arm_rows, label
+from .sweep import NEAR, Sweep, draw_sweeps, plain_name
 
+OWN_RATE = (
+    "At its own rate: each seed is judged at the rate with the highest mean Pass@1 of the other seeds, so that none chooses "
+    f"for itself. A rate suits an arm that has at least {NEAR:.0%} of its best mean there."
+)
 EQUAL = ("equal_tokens", "equal_time", "equal_steps")
 MOST_SEEDS = 1000  # beyond it, more seeds are no advice
 
@@ -40,6 +45,10 @@ def write_page(found: Findings, folder: Path) -> list[Path]:
 def _section(found: Findings, setting: str, folder: Path) -> list[str]:
     path = draw_setting(found, setting, folder / f"{file_name(setting)}.png")
     parts = [f"<h2>{escape(setting)}</h2>", f"<p>{escape(regime_line(found, setting))}</p>"]
+    if (sweep := Sweep.of_arms(found, setting)) is not None and sweep.seeds:
+        picture = draw_sweeps([sweep], list(sweep.runs), folder / f"{file_name(setting)}-learning-rates.png")
+        parts += ["<h3>Learning rates</h3>", html_table(sweep.rows()), f"<p class='muted small'>{escape(OWN_RATE)}</p>"]
+        parts.append(_picture(picture, f"Pass@1 over the learning rate, {setting}"))
     parts += ["<h3>Arms</h3>", html_table(arm_rows(found, setting))]
     parts += ["<h3>Pairs of the same seed</h3>", html_table(pair_rows(found, setting))]
     parts += ["<h3>Answers</h3>", html_table(answer_rows(found, setting))]
@@ -62,9 +71,12 @@ def _machine(found: Findings) -> str:
 
 
 def compared(found: Findings, setting: str) -> list[tuple[str, str]]:
-    """Pairs of arms with results: each to the baseline, and the study's contrasts."""
-    names = [arm.name for arm in found.setting(setting).arms]
-    pairs = [(name, found.study.baseline) for name in names if name != found.study.baseline]
+    """Pairs of arms with results: each to the baseline (at its own learning rate, if there are several), and the contrasts."""
+    arms = {arm.name: (plain_name(arm.name), arm.options.get("learning_rate")) for arm in found.setting(setting).arms}
+    names, base = list(arms), plain_name(found.study.baseline)
+    of_rate = {rate: name for name, (plain, rate) in arms.items() if plain == base}
+    to = {name: of_rate.get(rate, found.study.baseline) for name, (_, rate) in arms.items()}
+    pairs = [(name, to[name]) for name in names if name != to[name]]
     pairs += [pair for pair in found.study.contrasts if set(pair) <= set(names)]
     return [pair for pair in pairs if found.seeds(setting, *pair)]
 
@@ -101,6 +113,9 @@ def in_words(found: Findings) -> list[str]:
     """What is told apart and what is not, a sentence a pair of arms; and what collapsed."""
     lines = []
     for setting in found.study.settings:
+        if (sweep := Sweep.of_arms(found, setting.name)) is not None:
+            lines += sweep.in_words(plain_name(found.study.baseline))
+            continue
         for ours, theirs in compared(found, setting.name):
             lines.append(f"{setting.name}: {_told(found, setting.name, ours, theirs)}")
         for arm in setting.arms:
@@ -144,6 +159,7 @@ def as_json(found: Findings) -> Mapping[str, Any]:
         pairs = compared(found, setting.name)
         settings[setting.name] = {
             "arms": arm_rows(found, setting.name),
+            "learning_rates": sweep.rows() if (sweep := Sweep.of_arms(found, setting.name)) is not None else [],
             "differences": [_numbers(found, setting.name, *pair, EQUAL) for pair in pairs],
         }
     return {"title": found.study.title, "words": in_words(found), "settings": settings}

@@ -23,7 +23,7 @@ AXES = {
     "seconds": "processor seconds of training",
 }
 BANDS = 4  # with more arms their bands would only hide each other
-LEAST = 0.1  # of an axis of differences, to both sides: smaller ones are small
+LEAST = 10  # points, of an axis of differences, to both sides: smaller ones are small
 GRID = 24  # points at which the curves of several seeds are averaged
 
 
@@ -37,7 +37,7 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
     here = found.setting(setting)
     arms = [arm.name for arm in here.arms if found.seeds(setting, arm.name)]
     styles = arm_styles(arms)
-    figure, canvas = _figure(13, 7.4)
+    figure, canvas = new_figure(13, 7.4)
     panels = figure.subplots(2, 3).ravel()
     handles: dict[str, Any] = {}
     for panel, (figure_name, axis, label) in zip(panels, PANELS, strict=True):
@@ -48,7 +48,7 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
             line = _draw(panel, runs, name, axis, *styles[arm], width=_width(place, len(arms)), band=len(arms) <= BANDS)
             if line is not None:
                 handles.setdefault(arm, line)
-        _dress(panel, label.format(k=k), AXES[axis], "y")
+        dressed(panel, label.format(k=k), AXES[axis], "y")
         panel.margins(x=0.02)
         _widen(panel, least=1.0 if figure_name == "replay/retired" else 0.05)
     figure.legend(
@@ -56,22 +56,22 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
     )
     seeds = len({seed for name, _, seed in found.runs if name == setting})
     figure.suptitle(f"{setting}, {seeds} {'seed' if seeds == 1 else 'seeds'}", x=0.01, ha="left", fontsize=13)
-    return _save(canvas, path)
+    return save(canvas, path)
 
 
 def draw_arms(found: Findings, settings: Sequence[str], arms: Sequence[str], path: Path) -> Path:
     """One panel for each setting: held-out Pass@1 of a few arms over tokens, with the 95 % intervals of the means."""
-    figure, canvas = _figure(4.6 * len(settings), 3.6)
+    figure, canvas = new_figure(4.6 * len(settings), 3.6)
     styles = arm_styles(arms)
     handles: dict[str, Any] = {}
     for panel, setting in zip(figure.subplots(1, len(settings), squeeze=False)[0], settings, strict=True):
         for arm in arms:
             runs = [found.runs[setting, arm, seed] for seed in found.seeds(setting, arm)]
             handles[arm] = _draw(panel, runs, "pass_at_1", "tokens", *styles[arm], width=2.2, band=True)
-        _dress(panel, f"{setting}: held-out Pass@1", AXES["tokens"], "y")
+        dressed(panel, f"{setting}: held-out Pass@1", AXES["tokens"], "y")
         panel.margins(x=0.02)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(arms), frameon=False)
-    return _save(canvas, path)
+    return save(canvas, path)
 
 
 def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None = None) -> Path | None:
@@ -82,7 +82,7 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
     if not names:
         return None
     count = max(len(found.setting(name).arms) for name in names)
-    figure, canvas = _figure(4.2 * len(names) + 1.5, 1.4 + 0.42 * count)
+    figure, canvas = new_figure(4.2 * len(names) + 1.5, 1.4 + 0.42 * count)
     panels = figure.subplots(1, len(names), squeeze=False)[0]
     before: list[str] = []
     for panel, name in zip(panels, names, strict=True):
@@ -96,19 +96,20 @@ def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None
                 difference = found.difference(name, arm, found.study.baseline, figure_name)
                 if difference is None:
                     continue
-                panel.plot([difference.t_low, difference.t_high], [place + offset] * 2, color=colour, linewidth=1.6)
-                panel.plot([difference.mean], [place + offset], "o", color=colour, markersize=5)
+                low, mean, high = (100 * share for share in (difference.t_low, difference.mean, difference.t_high))
+                panel.plot([low, high], [place + offset] * 2, color=colour, linewidth=1.6)
+                panel.plot([mean], [place + offset], "o", color=colour, markersize=5)
         panel.axvline(0, color="#7F7F7F", linewidth=0.8)
         panel.set_yticks(range(len(arms)), arms if arms != before else [""] * len(arms))
         before = arms
         panel.set_ylim(len(arms) - 0.5, -0.5)
         low, high = panel.get_xlim()
         panel.set_xlim(min(low, -LEAST), max(high, LEAST))
-        _dress(panel, name, f"difference to {found.study.baseline}", "x")
+        dressed(panel, name, f"points over {found.study.baseline}", "x")
     handles = [panels[0].plot([], [], "o-", color=colour)[0] for colour in ("#000000", "#0072B2")]
     k = found.setting(names[0]).regime.num_samples
     figure.legend(handles, ["Pass@1", f"Pass@{k}"], loc="outside lower center", ncols=2, frameon=False)
-    return _save(canvas, path)
+    return save(canvas, path)
 
 
 def _draw(
@@ -124,7 +125,7 @@ def _draw(
     columns = [[_at(points, x) for points in curves] for x in xs]
     means = [math.fsum(column) / len(column) for column in columns]
     if band and len(curves) >= 5:
-        halves = [_half_width(column) for column in columns]
+        halves = [half_width(column) for column in columns]
         low, high = ([m + s * h for m, h in zip(means, halves, strict=True)] for s in (-1, 1))
         panel.fill_between(xs, low, high, color=colour, alpha=0.08, linewidth=0)
     return panel.plot(xs, means, line, color=colour, linewidth=width)[0]
@@ -167,7 +168,8 @@ def _at(points: Sequence[tuple[float, float]], x: float) -> float:
     return points[-1][1]
 
 
-def _half_width(values: Sequence[float]) -> float:
+def half_width(values: Sequence[float]) -> float:
+    """Return half of the 95 % interval of a mean, by Student's t."""
     import statistics
 
     from ...evaluation.paired import t_quantile
@@ -175,7 +177,8 @@ def _half_width(values: Sequence[float]) -> float:
     return t_quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure of a size in inches, and its canvas; pyplot is not touched."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -183,7 +186,8 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, FigureCanvasAgg(figure)
 
 
-def _dress(panel: Any, title: str, xlabel: str, grid: str) -> None:
+def dressed(panel: Any, title: str, xlabel: str, grid: str) -> None:
+    """Give a panel its title, label, grid and frame."""
     panel.set_title(title, fontsize=11, loc="left")
     panel.set_xlabel(xlabel)
     panel.grid(axis=grid, color="#E4E4E4", linewidth=0.8)
@@ -192,7 +196,8 @@ def _dress(panel: Any, title: str, xlabel: str, grid: str) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _save(canvas: Any, path: Path) -> Path:
+def save(canvas: Any, path: Path) -> Path:
+    """Write a picture as PNG; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.print_png(path)
     return path

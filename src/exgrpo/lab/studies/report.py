@@ -9,6 +9,7 @@ from .recipe_regime import RecipeRegime
 from .results import write_whole
 from .study_file import file_name
 from .summary import Findings, answer_rows, arm_rows, difference_rows, load_findings
+from .sweep import Sweep, draw_sweeps
 
 EXPLANATION = """\
 Pass@1, Pass@k and greedy accuracy are of held-out questions. *entropy*: of the policy near the end, nats a token. *tokens to
@@ -17,12 +18,14 @@ many seeds it gets there); without seeds in which the baseline collapsed, or end
 *collapsed*: seeds whose final Pass@1 is at most half the best on the curve, or below the start's, by more than three
 standard errors. *CPU s*: processor seconds of training.
 *retired*: questions out of replay at the end. *replayed*: share of the groups with a
-stored completion. *tried*: settings that were tried to arrive at this arm. Differences are means over pairs of the same seed
-with Student's t interval at 95 %; *bootstrap* is the percentile interval of the Pass@1 difference, too narrow with few pairs.
+stored completion. *tried*: settings that were tried to arrive at this arm. Differences are in points
+(hundredths): means over pairs of the same seed with Student's t interval at 95 %; *bootstrap* is the percentile interval of
+the Pass@1 difference, too narrow with few pairs.
 *valid*: share of the right held-out samples that are right by right reasoning. *different*: different valid answers among the
 samples of a question. *stored, valid* and *replayed, valid*: the same share of what was stored and replayed. *different picks*:
 different trajectories over all picks. *Pass@1 at equal time*: at the processor time that the quicker of the two arms needed.
-Nothing is compared on fewer than five pairs."""
+*at its own rate*: each seed at the learning rate with the highest mean Pass@1 of the other seeds; a rate *suits* an arm that
+has at least 80 % of its best mean there. Nothing is compared on fewer than five pairs."""
 
 
 def write_report(folder: Path, output_dir: Path) -> list[Path]:
@@ -40,6 +43,12 @@ def write_report(folder: Path, output_dir: Path) -> list[Path]:
         path = draw_setting(found, setting.name, output_dir / f"{file_name(setting.name)}.png")
         written.append(path)
         parts.append(f"## {setting.name}\n\n{regime_line(found, setting.name)}")
+        if (sweep := Sweep.of_arms(found, setting.name)) is not None and sweep.seeds:
+            picture = draw_sweeps(
+                [sweep], list(sweep.runs), output_dir / f"{file_name(setting.name)}-learning-rates.png"
+            )
+            written.append(picture)
+            parts += [markdown_table(sweep.rows()), f"![Pass@1 over the learning rate, {setting.name}]({picture.name})"]
         parts.append(markdown_table(arm_rows(found, setting.name)))
         if rows := difference_rows(found, setting.name):
             parts.append(markdown_table(rows))

@@ -295,20 +295,20 @@ def difference_rows(
             if difference is not None:
                 row |= {"pairs": difference.pairs, label(figure): interval(difference)}
                 if figure == "pass_at_1":
-                    row["bootstrap"] = f"[{_signed(difference.bootstrap_low)}, {_signed(difference.bootstrap_high)}]"
+                    row["bootstrap"] = f"[{_points(difference.bootstrap_low)}, {_points(difference.bootstrap_high)}]"
         if len(row) > 2:
             rows.append({**row, "tried": tried[ours]})
     return rows
 
 
 def interval(difference: PairedDifference) -> str:
-    """`+.044 [+.015, +.073]`, the mean and its Student t interval."""
-    return f"{_signed(difference.mean)} [{_signed(difference.t_low)}, {_signed(difference.t_high)}]"
+    """Write the mean and its Student t interval in points: `+4.4 [+1.5, +7.3]`."""
+    return f"{_points(difference.mean)} [{_points(difference.t_low)}, {_points(difference.t_high)}]"
 
 
-def _signed(value: float) -> str:
-    text = f"{value:+.3f}"
-    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+def _points(share: float) -> str:
+    """Hundredths with a sign; no minus sign on what rounds to zero."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def label(figure: str) -> str:
