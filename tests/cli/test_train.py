@@ -37,9 +37,9 @@ def settings(*argv, **recipe):
 def checked(*argv, **recipe):
     """All that happens before a model is loaded."""
     made = settings(*argv, **recipe)
-    material = training.load_material(made)
-    training.check_material(made, material)
-    return made, material
+    inputs = training.load_inputs(made)
+    training.check_inputs(made, inputs)
+    return made, inputs
 
 
 @pytest.fixture
@@ -267,16 +267,16 @@ def test_refused_before_the_model_is_loaded(argv, kind, message, questions, monk
 
 
 def test_a_local_dataset(questions):
-    _, material = checked(
+    _, inputs = checked(
         *CPU, *TWO_QUESTIONS, "--dataset_name", questions, "--reward_funcs", "numeric", "--model_name_or_path", "a/model",
         "--conversational", "--system_prompt", "Count.", "--prompt_template", "How much is {question}", "--limit", "9",
     )  # fmt: skip
-    assert len(material.train) == 9
-    assert material.train[0]["prompt"] == [
+    assert len(inputs.train) == 9
+    assert inputs.train[0]["prompt"] == [
         {"role": "system", "content": "Count."},
         {"role": "user", "content": "How much is 0+1?"},
     ]
-    assert material.rewards[0](prompts=None, completions=["1"], answer=["1"]) == [1.0]
+    assert inputs.rewards[0](prompts=None, completions=["1"], answer=["1"]) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Plans that are only looked at."""
+"""Previews: plans that leave the planner as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,10 @@ from .stream import FreshStream
 
 @contextmanager
 def preview(planner: ReplayPlanner, stream: FreshStream) -> Iterator[None]:
-    """Let plans and rescues inside be tried: they mark nothing as used, keep no measurement, tell nobody, and take fresh
-    questions from another stream; the number of the next iteration is the same afterwards.
+    """Try plans and rescues without side effects.
+
+    Inside, plans mark nothing as used, keep no measurement, notify nobody, and take fresh questions from another
+    stream; the iteration number is restored afterwards.
 
     Time passes all the same: what is too old at the step of a plan leaves, and the gate opens.
 

@@ -49,7 +49,7 @@ class Correctness:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Args:
         step: optimizer steps done.

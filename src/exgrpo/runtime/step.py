@@ -17,7 +17,7 @@ from torch import Tensor
 from ..experience.events import Event
 from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import RIGHT, UNSCORABLE, FloatArray, Group, IntArray
-from ..objective import are_alike, group_advantages, weight_positive
+from ..objective import group_advantages, have_no_variance, weight_positive
 from ..objective.stats import RatioStats
 from ..replay import ReplayPlanner
 from .batch import NewRows, ReplayBatch, ScoredBatch, weighted
@@ -33,11 +33,11 @@ from .shared_store import hold
 from .timing import Stopwatch
 
 GONE = -1
-"""In place of the slot of a trajectory that has left."""
+"""Stands for the slot of a trajectory that has left."""
 
 
 class Stage(IntEnum):
-    """How far an iteration is: what was done last."""
+    """The last completed stage of an iteration."""
 
     NEW = 0
     PLANNED = 1
@@ -103,7 +103,7 @@ class ReplayStep:
         return self.batch
 
     def _hold(self, rows: Iterable[int]) -> None:
-        """Bring the tokens of stored rows to the processes that compute them."""
+        """Send the tokens of stored rows to the processes that compute them."""
         numbers = sorted(rows)
         stored = [choice.trajectory for row in numbers if (choice := self.batch.known_at(row)) is not None]
         hold(self._comm, stored, self.batch.holders(numbers, self._comm.world_size))
@@ -111,7 +111,7 @@ class ReplayStep:
     def score(
         self, rewards: Tensor, completion_ids: Sequence[Sequence[int]], finish_reasons: Sequence[str]
     ) -> ScoredBatch:
-        """Learn from what the completions were worth; recorded rewards are put back in place, and rescues take place.
+        """Update the experience from the outcomes; put recorded rewards back in place, and rescue groups.
 
         Args:
             rewards: of all processes, (N*K, F), NaN where a function gave none; written over for stored rows.
@@ -139,7 +139,7 @@ class ReplayStep:
             ids[local] = choice.trajectory.completion_ids.tolist()
         to_admit = self._to_admit(groups, outcomes, ids, finish_reasons)
         self.scored = ScoredBatch(
-            batch, rewards, outcomes, advantages.view(-1), ids, to_admit, groups, are_alike(values)
+            batch, rewards, outcomes, advantages.view(-1), ids, to_admit, groups, have_no_variance(values)
         )  # fmt: skip
         self.metrics |= batch_metrics(batch)
         return self.scored
@@ -163,8 +163,7 @@ class ReplayStep:
         return found
 
     def advantages(self, scored: ScoredBatch) -> Tensor:
-        """Return the advantages of the rows of this process as the loss weighs them, (b,); begin to embed what will be
-        stored."""
+        """Return the weighted advantages of this process's rows, (b,), and start embedding what will be stored."""
         self._go(Stage.SCORED, Stage.CREDITED)
         batch = scored.batch
         mine = scored.advantages[batch.offset : batch.offset + batch.size]
@@ -172,7 +171,7 @@ class ReplayStep:
         return weight_positive(mine, self._context.objective.positive_weight)
 
     def _embed(self) -> None:
-        """Begin to embed what will be stored; after a restart once more."""
+        """Start embedding what will be stored; again after a restart."""
         if self._embedding is not None and self.scored.to_admit and self.stage < Stage.FINISHED:
             texts = self._context.decode(self.scored.ids_of(self.scored.to_admit))
             self._embedding.submit(self.batch.plan.iteration, texts)
@@ -182,7 +181,7 @@ class ReplayStep:
         return self.batch.columns([len(ids) for ids in self.scored.completion_ids], width, device)
 
     def needs(self, rows: Sequence[int]) -> NDArray[np.bool_]:
-        """Tell of which rows a forward is needed whatever their advantage: they will be stored, and are not known yet."""
+        """Return which rows need a forward whatever their advantage: those to be stored and not measured yet."""
         known = self.stats.has_entropy(rows)
         unseen = [row not in self.stats.logps or not seen for row, seen in zip(rows, known, strict=True)]
         return np.asarray(np.isin(rows, list(self.scored.to_admit)) & np.array(unseen, bool))
@@ -244,7 +243,8 @@ class ReplayStep:
     def finish(self) -> dict[str, float]:
         """Store what will be stored, once the forwards of all rows are done; return metrics, the same on every process.
 
-        Tokens go to the main process alone, which decides; the others follow."""
+        Tokens go to the main process alone, which decides; the others follow.
+        """
         self._go(Stage.CREDITED, Stage.FINISHED)
         with self._time("embed"):
             new = NewRows.of(self.scored, self._embeddings())
@@ -257,7 +257,7 @@ class ReplayStep:
         return metrics
 
     def _store(self, parts: Sequence[Arrays]) -> tuple[dict[str, float], list[Event]]:
-        """On the main process: learn from the rows of all; return metrics, and what happened, for the others."""
+        """Update the experience from all rows, on the main process; return metrics, and the events for the others."""
         planner, context, plan = self._planner, self._context, self.batch.plan
         stats = RowStats.concatenate([RowStats.of_arrays(_part(arrays, "stats/")) for arrays in parts])
         new = NewRows.merge([NewRows.of_arrays(_part(arrays, "new/")) for arrays in parts])
@@ -275,7 +275,7 @@ class ReplayStep:
         return metrics, events if self._comm.world_size > 1 else []
 
     def _embeddings(self) -> dict[int, FloatArray]:
-        """Return what was embedded of the completions that will be stored, by row; waits for it."""
+        """Wait for the embeddings of the completions to be stored, and return them by row."""
         if self._embedding is None:
             return {}
         vectors = self._embedding.result().get(self.batch.plan.iteration, ())
@@ -293,10 +293,10 @@ class ReplayStep:
             these = np.flatnonzero((records["entropy_step"] == step) & (np.array(slots) != GONE))
             columns = zip(*(records[name][these].tolist() for name in ("entropy", *SCORES)), strict=True)
             if these.size:
-                buffer.measured([slots[one] for one in these], [PolicyStats(*scores) for scores in columns], step)
+                buffer.update_stats([slots[one] for one in these], [PolicyStats(*scores) for scores in columns], step)
 
     def abandon(self) -> None:
-        """Give the iteration up before it is learned from: its fresh questions come first in the next."""
+        """Abandon the iteration before it is trained on: its fresh questions come first in the next."""
         if self.stage in (Stage.PLANNED, Stage.SCORED):
             self.stage = Stage.ABANDONED
             self._planner.abandon(self.batch.plan)
@@ -307,7 +307,7 @@ class ReplayStep:
         return SavedStep(self.scored, self.stats, self.stage is Stage.FINISHED)
 
     def resume(self, saved: SavedStep) -> None:
-        """Go on with an iteration that a checkpoint holds."""
+        """Continue an iteration that a checkpoint holds."""
         self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
         self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
         self._hold(self.batch.rows_to_hold)
@@ -331,8 +331,7 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def trained(batch: ReplayBatch, stats: RowStats) -> list[tuple[int, int, float, float]]:
-    """Return of each stored trajectory that was learned from its question and serial, mean log-ratio, and effective sample
-    size."""
+    """Return question, serial, mean log-ratio and effective sample size of each stored trajectory trained on."""
     found, records = [], stats.table[stats.table["ratio_tokens"] > 0]
     ess = np.exp(2 * records["log_sum"] - records["log_sum_squares"]) / records["ratio_tokens"]
     for row, log_ratio, size in zip(records["row"].tolist(), records["log_ratio"].tolist(), ess.tolist(), strict=True):

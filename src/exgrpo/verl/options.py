@@ -17,7 +17,7 @@ _CORE = tuple(dict.fromkeys((*REPLAY_FIELDS, *OBJECTIVE_FIELDS)))
 
 @dataclass(frozen=True)
 class VerlOptions:
-    """What is set under `exgrpo`, checked.
+    """The options under `exgrpo`, checked.
 
     Args:
         replay: what is remembered and replayed.

@@ -5,12 +5,12 @@ from ..counts import by_share
 
 
 def added(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
-    """Add so many trajectories to a batch that stays all fresh."""
+    """Plan trajectories to be added to a batch that stays all fresh."""
     return by_share(config, batch_size, epoch, seed, iteration)
 
 
 def prompt(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
-    """Replay so many questions without a trajectory."""
+    """Plan questions to be replayed without a trajectory."""
     return by_share(config, batch_size, epoch, seed, iteration)
 
 
