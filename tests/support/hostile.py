@@ -7,6 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from exgrpo.evaluation.store import Answer, Store
 from exgrpo.experience.events import Admitted, Observed, Planned, PlannerState, Replayed, Retired, Trained
 from exgrpo.experience.trajectory import Trajectory
 from exgrpo.log import LogWriter, QuestionRecord
@@ -83,4 +84,26 @@ def make(folder):
         for i in range(4)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def make_evaluation(folder, models=2):
+    """The same texts as questions, golds, completions, names and settings of an evaluation; returns the folder."""
+    plain = [text.encode("utf-8", "replace").decode() for text in CORPUS]
+    store = Store(folder / "evaluation.db")
+    store.add_benchmark(NAME, {"num_samples": 4, "verifiers": [NAME, "strict"], NAME: plain[6]})
+    asked = store.add_questions(
+        NAME,
+        [([{"role": NAME, "content": text if len(text) < 4000 else text * 200}], text, {NAME: text}) for text in plain],
+    )
+    for number in range(models):
+        model = store.add_model(f"{plain[number]} {NAME}", {"chat_template": NAME, NAME: plain[7]})
+        store.add(
+            model,
+            [
+                Answer(one.id, sample, plain[(place + sample) % len(plain)], 3, NAME,
+                       {NAME: float((place + sample + number) % 3 == 0), "strict": None if sample else 1.0})
+                for place, one in enumerate(asked) for sample in range(4)
+            ],
+        )  # fmt: skip
     return folder

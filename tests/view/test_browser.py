@@ -14,11 +14,13 @@ import pytest
 
 from exgrpo.archive.parquet import export
 from exgrpo.log import LogReader
+from exgrpo.view.evaluation import evaluation_in, open_evaluations
 from exgrpo.view.page import write_page
 from exgrpo.view.run import Run as ViewedRun
 from exgrpo.view.server import ViewServer
 from tests.support.big_log import MadeUpRun
 from tests.support.hostile import make as hostile_run
+from tests.support.hostile import make_evaluation
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 MISSING = (
@@ -130,7 +132,8 @@ def _wide(request):
 
 class Served:
     def __init__(self, *folders):
-        self.runs = [ViewedRun(folder) for folder in folders]
+        files = [evaluation_in(folder) for folder in folders]
+        self.runs = open_evaluations(files) if all(files) else [ViewedRun(folder) for folder in folders]
         self.server = ViewServer(self.runs, port=0)
         self.server.in_background()
         self.address = self.server.address
@@ -375,4 +378,59 @@ def test_a_file_opens_from_disk_without_a_server(page, made, tmp_path, size):
     page.until("document.querySelectorAll('.member').length > 50")
     page.go("#/0/q/299999")
     assert page.js("document.body.innerText.includes('exgrpo view RUN shows all of it')")
+    page.check()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+@pytest.mark.parametrize("dark", [False, True])
+def test_an_evaluation_of_hostile_texts_is_shown_and_never_obeyed(page, serve, tmp_path, size, dark):
+    page.size(*size, dark=dark)
+    address = serve(make_evaluation(tmp_path / "evaluation"))
+    page.open(address)
+    page.until("document.body.innerText.includes('Told apart?') && document.querySelectorAll('td').length > 10")
+    page.check()
+    for place in (
+        "#/0/run",
+        "#/1/questions",
+        "#/1/questions?only=differ&sort=tokens&down=1",
+        *(f"#/1/q/{n}" for n in range(1, 15)),
+    ):
+        page.open(address, place)
+        page.check()
+    page.go("#/1/q/7")
+    page.until("document.querySelectorAll('input[name=pickA]').length === 8")
+    assert page.js("[...document.querySelectorAll('.control')].map(c => c.textContent).includes('U+202E')")
+    page.js("[...document.querySelectorAll('button')].find(b => b.textContent === 'differences').click()")
+    page.until("document.querySelectorAll('del, ins').length > 0")
+    page.check()
+
+
+def test_the_keys_and_orders_of_an_evaluation(page, serve, tmp_path):
+    page.open(serve(make_evaluation(tmp_path / "evaluation")), "#/0/run")
+    page.keys("g", "s")  # there are no steps
+    page.keys("g", "q")
+    page.until("document.body.dataset.ready === '#/0/questions'")
+    page.js("[...document.querySelectorAll('th button')].find(b => b.textContent.startsWith('right')).click()")
+    page.until("document.body.dataset.ready === '#/0/questions?sort=accuracy'")
+    shares = page.js("[...document.querySelectorAll('#list progress')].map(p => p.value / p.max)")
+    assert shares == sorted(shares)
+    page.keys("j", "j", "\ue007")
+    page.until("document.body.dataset.ready.startsWith('#/0/q/')")
+    page.keys("u", "?")
+    assert "results" in page.until("document.querySelector('dialog[open]').innerText")
+    page.check()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_an_evaluation_s_file_opens_from_disk(page, tmp_path, size):
+    page.size(*size)
+    write_page(
+        open_evaluations([make_evaluation(tmp_path / "evaluation") / "evaluation.db"]), tmp_path / "page.html", 9
+    )
+    page.open((tmp_path / "page.html").as_uri())
+    page.check()
+    page.go("#/1/questions")
+    assert page.js("document.querySelectorAll('#list tbody tr').length") == 9
+    page.js("document.querySelector('#list a').click()")
+    page.until("document.querySelectorAll('input[name=pickA]').length === 8")
     page.check()

@@ -101,8 +101,9 @@ def test_a_module_imports_only_those_before_it():
     for place, module in enumerate(assets.MODULES):
         for name in re.findall(r'from "\./(\w+)\.js"', assets.read(f"{module}.js").decode()):
             assert name in assets.MODULES[:place], f"{module} imports {name}"
-    assert "import " not in re.sub(r"//.*", "", assets.program())
-    assert "export " not in re.sub(r"//.*", "", assets.program())
+    for kind in assets.APPS:
+        assert "import " not in re.sub(r"//.*", "", assets.program(kind))
+        assert "export " not in re.sub(r"//.*", "", assets.program(kind))
 
 
 def test_nothing_parses_html_or_evaluates_text():
@@ -113,8 +114,11 @@ def test_nothing_parses_html_or_evaluates_text():
         )
 
 
-def test_our_own_program_is_small():
-    assert sum(len(assets.read(f"{module}.js")) for module in assets.MODULES) < 60_000
+@pytest.mark.parametrize("kind", assets.APPS)
+def test_our_own_program_is_small(kind):
+    modules = assets.modules_of(kind)
+    assert modules[-1] == assets.APPS[kind]
+    assert sum(len(assets.read(f"{module}.js")) for module in modules) < 60_000
 
 
 def test_the_libraries_are_what_their_page_says():

@@ -27,21 +27,22 @@ def run(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo view",
-        description="Inspect a run: its curves, its questions and their lives, its steps. Serves a page on this machine and "
-        "opens it in a browser; the run may still be training. With --html, write one file instead, to mail or "
-        "attach.",
+        description="Inspect a run (its curves, its questions and their lives, its steps) or an evaluation (its results, its "
+        "questions and their completions). Serves a page on this machine and opens it in a browser; what is shown may still "
+        "grow. With --html, write one file instead, to mail or attach.",
         epilog="examples:\n  exgrpo view outputs/run-1\n  exgrpo view outputs/run-1 outputs/run-2\n"
-        "  exgrpo view outputs/run-1 --html run-1.html",
+        "  exgrpo view outputs/run-1 --html run-1.html\n  exgrpo view exgrpo-evaluation",
     )
     add = top.add_argument
     add(
         "runs", nargs="+", metavar="RUN",
-        help="an output_dir, an experience.db or an exported folder; two are laid over each other",
+        help="an output_dir, an experience.db or an exported folder; two are laid over each other. Or the output_dir or "
+            "evaluation.db of exgrpo evaluate",
     )  # fmt: skip
-    add("--html", type=Path, metavar="FILE", help="write a page with part of the run to this file")
+    add("--html", type=Path, metavar="FILE", help="write a page with part of it to this file")
     add("--questions", type=at_least(0), default=QUESTIONS, metavar="N",
-        help="questions in that file: the hardest, the most replayed, the last retired, and some at random (default: "
-            "%(default)s)")  # fmt: skip
+        help="questions in that file: the hardest, the most replayed, the last retired, some at random; of an evaluation "
+            "those that models or verifiers differ on, that none solved, some at random (default: %(default)s)")  # fmt: skip
     add(
         "--megabytes",
         type=float,
@@ -59,9 +60,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _opened(args: argparse.Namespace) -> list:
+    from ..view.evaluation import evaluation_in, open_evaluations
     from ..view.run import Run
 
     paths = [Path(path).expanduser() for path in args.runs]
+    files = [evaluation_in(path) for path in paths]
+    if any(files):
+        others = [str(path) for path, file in zip(paths, files, strict=True) if file is None]
+        if others:
+            raise UsageError(f"{others[0]} is no evaluation, and the others are: look at runs and evaluations apart.")
+        return open_evaluations([file for file in files if file is not None])
     names = [path.resolve().name if path.is_dir() else path.resolve().parent.name for path in paths]
     if len(set(names)) < len(names):
         names = [f"{name} ({number + 1})" for number, name in enumerate(names)]

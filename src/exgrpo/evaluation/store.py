@@ -65,21 +65,51 @@ class StoredQuestion:
 
 
 class Store:
-    """The file at `path`, which is made if need be; one process writes."""
+    """The file at `path`; one process writes.
 
-    def __init__(self, path: Path):
+    Args:
+        path: of the file, which is made if need be.
+        read_only: open one that is there, and change nothing; texts that are no UTF-8 are mended.
+
+    Raises:
+        ConfigurationError: with `read_only`: the file cannot be read, or is no evaluation.
+    """
+
+    def __init__(self, path: Path, read_only: bool = False):
+        self.path, self._read_only = path, read_only
+        if read_only:
+            with self._open() as connection:
+                [(found,)] = connection.execute("SELECT max(value) FROM about WHERE name = 'format'")
+            if found != str(FORMAT):
+                raise ConfigurationError(f"{path} is of format {found}, and this version reads format {FORMAT}.")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
         with self._open() as connection:
             connection.executescript(SCHEMA)
             connection.execute("INSERT OR IGNORE INTO about VALUES ('format', ?)", (str(FORMAT),))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        if self._read_only:
+            yield from self._reading()
+            return
         with closing(sqlite3.connect(self.path, timeout=60)) as connection:
             connection.execute("PRAGMA synchronous=FULL")
             with connection:
                 yield connection
+
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            address = f"{self.path.resolve().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, timeout=10)) as connection:
+                connection.execute("PRAGMA query_only = 1")
+                connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+                yield connection
+        except sqlite3.Error as error:
+            raise ConfigurationError(
+                f"{self.path} cannot be read as an evaluation ({error}). Give the output_dir or the evaluation.db of exgrpo "
+                "evaluate; one that was killed while it wrote is mended when it is started again."
+            ) from error
 
     def once(self, name: str, value: str) -> str:
         """Store a fact about the evaluation; return the value that was stored first."""
@@ -159,9 +189,15 @@ class Store:
 
     def answers(self, model: int) -> list[Answer]:
         """Return the completions of a model, by question and sample."""
-        query = "SELECT question, sample, text, tokens, finish, rewards FROM completion WHERE model = ? ORDER BY 1, 2"
+        return list(self.each_answer(model))
+
+    def each_answer(self, model: int, question: int | None = None) -> Iterator[Answer]:
+        """Yield the completions of a model, or its completions of one question, by question and sample."""
+        which, values = ("", (model,)) if question is None else (" AND question = ?", (model, question))
+        query = f"SELECT question, sample, text, tokens, finish, rewards FROM completion WHERE model = ?{which} ORDER BY 1, 2"
         with self._open() as connection:
-            return [Answer(q, s, t, n, f, json.loads(r)) for q, s, t, n, f, r in connection.execute(query, (model,))]
+            for q, s, t, n, f, r in connection.execute(query, values):
+                yield Answer(q, s, t, n, f, json.loads(r))
 
     def models(self) -> list[tuple[int, str, dict[str, Any]]]:
         """Return number, name and settings of each model."""

@@ -19,9 +19,14 @@ MODULES = (
     "questions",
     "question",
     "steps",
+    "answers",
     "app",
+    "run_app",
+    "evaluation_app",
 )
 """Our own JavaScript in the order in which it depends on itself."""
+APPS: Mapping[str, str] = {"run": "run_app", "evaluation": "evaluation_app"}
+"""What is shown, and the module with which its page begins."""
 LIBRARIES = ("vendor/uPlot.iife.min.js", "vendor/diff.min.js")
 STYLES = ("vendor/uPlot.min.css", "style.css")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
@@ -33,6 +38,7 @@ FILES: Mapping[str, str] = {
 """Files that a browser may request, with their types. No other file is ever read."""
 
 _IMPORT = re.compile(r"^import [^;]*? from \"\./[\w]+\.js\";\n", re.MULTILINE)
+_IMPORTED = re.compile(r"^import [^;]*?\"\./(\w+)\.js\";$", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const |let |class )", re.MULTILINE)
 
 
@@ -50,12 +56,26 @@ def styles() -> str:
     return "\n".join(read(name).decode() for name in STYLES)
 
 
-def program() -> str:
-    """Return all JavaScript as one text without imports.
+def page(kind: str) -> str:
+    """Return the page of a run or of an evaluation: they differ in the module that they begin with."""
+    return read("index.html").decode().replace("run_app.js", f"{APPS[kind]}.js")
+
+
+def modules_of(kind: str) -> list[str]:
+    """Return the modules of a page in their order."""
+    needed, found = [APPS[kind]], set[str]()
+    while needed:
+        found.add(module := needed.pop())
+        needed += set(_IMPORTED.findall(read(f"{module}.js").decode())) - found
+    return [module for module in MODULES if module in found]
+
+
+def program(kind: str = "run") -> str:
+    """Return the JavaScript of a page as one text without imports.
 
     Every module's names are global there, and a test keeps them distinct.
     """
-    parts = [_EXPORT.sub("", _IMPORT.sub("", read(f"{module}.js").decode())) for module in MODULES]
+    parts = [_EXPORT.sub("", _IMPORT.sub("", read(f"{module}.js").decode())) for module in modules_of(kind)]
     return "\n".join(parts)
 
 

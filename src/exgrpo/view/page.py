@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import __version__
 from .assets import LIBRARIES, digest, in_script, program, read, styles
-from .questions import sorts
+from .evaluation import Evaluation
 from .run import NotThere, Run
 from .texts import cut
 
@@ -19,23 +19,27 @@ STEPS_INSIDE = 24
 LONGEST_TEXT = 20_000
 """Characters of a text in the file."""
 SEED = 0
-WHAT = (
-    "This file holds a part of the run: its curves, and questions that are the hardest, the most replayed, the last retired, "
-    "or drawn at random."
-)
+WHAT = {
+    "run": "This file holds a part of the run: its curves, and questions that are the hardest, the most replayed, the last "
+    "retired, or drawn at random.",
+    "evaluation": "This file holds a part of the evaluation: its results, and questions that models differ on, that verifiers "
+    "disagree about, that none solved, or drawn at random.",
+}
 Answers = dict[str, Any]
 
 
-def write_page(runs: Sequence[Run], path: Path, questions: int = 200, most_bytes: int = 10_000_000) -> str:
+def write_page(
+    runs: Sequence[Run] | Sequence[Evaluation], path: Path, questions: int = 200, most_bytes: int = 10_000_000
+) -> str:
     """Write the page of some runs into a file; return a description of its content.
 
     Args:
-        runs: to show.
+        runs: to show, or what models of an evaluation did.
         path: of the file, which is written whole or not at all.
-        questions: of each run: the hardest, the most replayed, the last retired, and some at random.
+        questions: of each: of a run the hardest, the most replayed, the last retired, and some at random.
         most_bytes: that the file may take; where more was chosen, tokens are left out first, then questions.
     """
-    frame = _frame()
+    frame = _frame(runs[0].kind)
     room = most_bytes - len(frame.encode()) - 2000
     data = _Part(runs, room).made(questions)
     text = frame.replace(_PLACE, in_script(json.dumps(data, separators=(",", ":"), allow_nan=False)))
@@ -48,14 +52,14 @@ def write_page(runs: Sequence[Run], path: Path, questions: int = 200, most_bytes
 _PLACE = "@@data@@"
 
 
-def _frame() -> str:
+def _frame(kind: str) -> str:
     """Return the page without its data.
 
     Every script and style is allowed by its digest, and nothing else is.
     """
     index = read("index.html").decode()
     style, scripts = styles(), [read(name).decode() for name in LIBRARIES]
-    code = f"(() => {{\n{program()}\n}})();\n"
+    code = f"(() => {{\n{program(kind)}\n}})();\n"
     for one in (*scripts, code):
         assert "</script" not in one
     policy = (
@@ -92,8 +96,9 @@ class _Part:
         room: bytes of JSON.
     """
 
-    def __init__(self, runs: Sequence[Run], room: int):
-        self._runs, self._room = runs, room
+    def __init__(self, runs: Sequence[Run] | Sequence[Evaluation], room: int):
+        self._runs: Sequence[Run | Evaluation] = runs
+        self._room = room
         self._answers: Answers = {}
         self._lists: Answers = {}
         self._left_out: list[str] = []
@@ -113,12 +118,12 @@ class _Part:
         complete = not self._left_out and sum(map(len, taken)) == wanted
         if sum(map(len, taken)) < wanted:
             self._left_out.append(f"{wanted - sum(map(len, taken)):,} of the chosen questions")
-        text = WHAT
+        text = WHAT[self._runs[0].kind]
         if not complete:
             text += f" To fit, it lacks {' and '.join(dict.fromkeys(self._left_out))}."
         about = {
             "text": text, "how": "exgrpo view RUN shows all of it.", "questions": sum(map(len, taken)), "version": __version__,
-            "runs": [{"name": run.name, "path": run.name, "has_log": run.history is not None} for run in self._runs],
+            "runs": [{"name": run.name, "path": run.name} for run in self._runs],
         }  # fmt: skip
         return {"about": about, "answers": self._answers, "questions": self._lists}
 
@@ -131,10 +136,10 @@ class _Part:
         self._answers[path] = value
         return True
 
-    def _curves(self, number: str, run: Run) -> None:
+    def _curves(self, number: str, run: Run | Evaluation) -> None:
         overview = run.answer("overview", {})
         self._add(f"{number}/overview", {**overview, "path": "", "growing": False})
-        if run.history is None:
+        if isinstance(run, Evaluation) or run.history is None:
             return
         self._add(f"{number}/objective", run.answer("objective", {}))
         pages = run.answer("steps", {"start": "0"})
@@ -143,7 +148,7 @@ class _Part:
             rows += run.answer("steps", {"start": str(len(rows))})["rows"]
         self._add(f"{number}/steps", {"rows": rows})
 
-    def _questions(self, number: str, run: Run, ids: Sequence[int]) -> list[int]:
+    def _questions(self, number: str, run: Run | Evaluation, ids: Sequence[int]) -> list[int]:
         """Add questions with their trajectories, and tokens of these up to half of the room."""
         taken = []
         share = self._room // max(1, len(self._runs))
@@ -156,6 +161,9 @@ class _Part:
             if not self._add(f"{number}/question/{one}", page):
                 break
             taken.append(one)
+            if isinstance(run, Evaluation):
+                self._add(f"{number}/same/{page['key']}", {"id": one})
+                continue
             for trajectory in page["trajectories"]:
                 path = f"trajectory/{trajectory['id']}"
                 if self._room < share * (1 - 0.5 * (place + 1) / max(1, len(ids))) - share * 0.25 or not self._tokens(
@@ -168,18 +176,17 @@ class _Part:
         found = run.answer(path, {})
         return self._add(f"{number}/{path}", {**found, "text": None})
 
-    def _list(self, number: str, run: Run, ids: Sequence[int]) -> None:
-        if run.history is None or not ids:
-            self._lists[number] = {"rows": [], "filters": [], "sorts": sorts()}
+    def _list(self, number: str, run: Run | Evaluation, ids: Sequence[int]) -> None:
+        if not ids:
+            self._lists[number] = {"rows": [], "filters": [], "sorts": {}}
             return
-        rows, filters = run.question_rows(ids)
-        for row in rows:
+        self._lists[number] = run.question_rows(ids)
+        for row in self._lists[number]["rows"]:
             page = self._answers[f"{number}/question/{row['id']}"]
             row["whole"] = " ".join(text for _, text in page["messages"])[:2000]
-        self._lists[number] = {"rows": rows, "filters": filters, "sorts": sorts()}
 
-    def _steps(self, number: str, run: Run) -> None:
-        if run.history is None:
+    def _steps(self, number: str, run: Run | Evaluation) -> None:
+        if isinstance(run, Evaluation) or run.history is None:
             return
         known = run.history.generations["generation"]
         inside = []
@@ -203,8 +210,10 @@ def _shorter(trajectory: dict[str, Any]) -> dict[str, Any]:
     return {**trajectory, "text": text[:LONGEST_TEXT] + " …", "long": True}
 
 
-def _chosen(run: Run, count: int) -> list[int]:
+def _chosen(run: Run | Evaluation, count: int) -> list[int]:
     """Choose questions in turns: the hardest, the most replayed, the last retired, and random ones, a quarter each."""
+    if isinstance(run, Evaluation):
+        return run.chosen(count)
     if run.history is None:
         return []
     per = run.history.questions

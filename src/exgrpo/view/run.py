@@ -24,7 +24,7 @@ from .next_plan import NextPlan
 from .objective_table import table_apart
 from .options import described, options_in
 from .question import QuestionPage
-from .questions import FILTERS, LABELS, SORTS, QuestionList
+from .questions import FILTERS, LABELS, SORTS, QuestionList, sorts
 
 AUDIT = "audit.json"
 """File beside the log: the output of `exgrpo rewards audit RUN --json`."""
@@ -49,6 +49,8 @@ class Run:
     Attributes:
         missing: what cannot be shown, and why.
     """
+
+    kind = "run"
 
     def __init__(self, path: Path | str, name: str | None = None):
         self.path = Path(path).expanduser()
@@ -196,8 +198,8 @@ class Run:
             number_in(query.get("start", "0")), number_in(query.get("count", "50")),
         )  # fmt: skip
 
-    def question_rows(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return list rows of some questions, each with the filters that take it; and all filters."""
+    def question_rows(self, ids: Sequence[int]) -> dict[str, Any]:
+        """Return list rows of some questions, each with the filters that take it; all filters; all orders."""
         assert self.history is not None and self._reader is not None
         with self._lock, self._moment(self._reader):
             listed = QuestionList(self.history, self.disagree())
@@ -206,7 +208,8 @@ class Run:
             rows = listed.rows(self._reader, numbers)
         for row in rows:
             row["filters"] = [name for name, mask in masks.items() if mask[row["id"]]]
-        return rows, [{"name": n, "label": LABELS.get(n, n), "meaning": FILTERS[n][0]} for n in FILTERS]
+        filters = [{"name": n, "label": LABELS.get(n, n), "meaning": FILTERS[n][0]} for n in FILTERS]
+        return {"rows": rows, "filters": filters, "sorts": sorts()}
 
     def _same(self, reader: LogReader, key: str) -> Any:
         """Return the question of a key that another run has."""

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import ConfigurationError, ExGRPOError
-from .assets import FILES, read
+from .assets import FILES, page, read
+from .evaluation import Evaluation
 from .run import NotThere, Run
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class ViewServer(ThreadingHTTPServer):
     """Serves the page of some runs.
 
     Args:
-        runs: that are shown, the first of them at once.
+        runs: that are shown, the first of them at once; or what models of an evaluation did.
         host: to listen on; anything but the loopback lets others on the network in who know the address.
         port: the one to use; None: the first free one from 8753 on.
 
@@ -51,8 +52,10 @@ class ViewServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, runs: Sequence[Run], host: str = LOOPBACK, port: int | None = None):
-        self.runs, self.token, self._host = list(runs), secrets.token_urlsafe(18), host
+    def __init__(self, runs: Sequence[Run] | Sequence[Evaluation], host: str = LOOPBACK, port: int | None = None):
+        self.runs: list[Run | Evaluation] = list(runs)
+        self.token, self._host = secrets.token_urlsafe(18), host
+        self.index = page(self.runs[0].kind if self.runs else "run").encode()
         self._bind(host, port)
         number = self.server_address[1]
         shown = LOOPBACK if host in ("0.0.0.0", "::", "") else host
@@ -105,8 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = parts.path.split("/", 2)[2]
         if path.startswith("api/"):
             self._answer(path.removeprefix("api/"), dict(parse_qsl(parts.query, keep_blank_values=True)))
-        elif (name := path or "index.html") in FILES:
-            self._send(200, FILES[name], read(name))
+        elif path in ("", "index.html"):
+            self._send(200, FILES["index.html"], self.server.index)
+        elif path in FILES:
+            self._send(200, FILES[path], read(path))
         else:
             self._send(404, "text/plain; charset=utf-8", b"there is no such file\n")
 
@@ -140,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _found(self, path: str, query: dict[str, str]) -> Any:
         runs = self.server.runs
         if path == "runs":
-            return [{"name": run.name, "path": str(run.path), "has_log": run.history is not None} for run in runs]
+            return [{"name": run.name, "path": str(run.path)} for run in runs]
         number, _, what = path.partition("/")
         if not (number.isdecimal() and number.isascii() and int(number) < len(runs)):
             raise NotThere("there is no such run")

@@ -9,18 +9,23 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from ...archive.merge import import_source
 from ...cli.training import RunInputs, Settings, check_inputs, load_inputs, make_trainer, parse
+from ...errors import ConfigurationError
 from ...evaluation import EvaluationResult, evaluate_policy
 from ...experience.events import Admitted, Event, Replayed, one_by_one
 from ...presets import PRESETS, preset_name
 from ...runtime.checks import correctness_index
 from ...tasks import Family, Task
+from ...tasks.completions import Completion
 from ...trl import ExGRPOTrainer
+from ...trl.demonstrations import Demonstration, Demonstrations
 from ...trl.quiet import quiet_host
 from .recipe_regime import RecipeRegime
 from .regime import Budget, Regime
@@ -32,6 +37,7 @@ SURPLUS_STEPS = (
     4  # an arm ends by its tokens; one that has come to write nothing ends after this many times the on-policy steps
 )
 ENDLESS = 10**9
+BANK_BATCH = 256  # demonstrations of a bank in one forward
 UNSAVED: dict[str, Any] = {
     "eval_strategy": "no",
     "save_strategy": "no",
@@ -41,6 +47,13 @@ UNSAVED: dict[str, Any] = {
     "disable_tqdm": True,
 }
 """Nothing of an arm is kept but its figures, unless its own options say so."""
+
+
+def unsaved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`UNSAVED` for an arm of these options: one that starts from other experience keeps a log, which goes with its folder."""
+    return {**UNSAVED, "experience_log": None} if given.get("experience_from") else UNSAVED
+
+
 HISTORY_PREFIXES = ("fresh/", "replay/")
 TIMES = "replay/time/"
 HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
@@ -84,8 +97,8 @@ def prepare(
     regime: Regime | RecipeRegime, seed: int, preset: str, options: Mapping[str, Any], output_dir: str, max_steps: int
 ) -> Prepared:
     """Read and check what an arm trains with; nothing of its model yet."""
-    own = {**UNSAVED, "preset": preset, **options, "max_steps": max_steps, "output_dir": output_dir}
-    settings = parse({**regime.recipe_of(seed), **own}, [])
+    given = {**regime.recipe_of(seed), "preset": preset, **options}
+    settings = parse({**given, **unsaved(given), "max_steps": max_steps, "output_dir": output_dir}, [])
     inputs = load_inputs(settings, held_out=True)
     check_inputs(settings, inputs)
     held_out = inputs.eval
@@ -110,6 +123,7 @@ def run_arm(
     options: Mapping[str, Any] | None = None,
     token_budget: int | None = None,
     budget_factor: float = 1.0,
+    demonstrations: int = 0,
     on_progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train one preset and measure it on held-out questions.
@@ -125,6 +139,8 @@ def run_arm(
         options: of `exgrpo train`, over those of preset and regime.
         token_budget: completion tokens to generate, in place of the regime's budget.
         budget_factor: times that; evaluations are as far apart as without it.
+        demonstrations: right answers of so many training questions, the first ones, that are there as experience when it
+            starts; of built-in tasks only.
         on_progress: called after every step with a small dictionary.
 
     Returns:
@@ -139,6 +155,12 @@ def run_arm(
     most = most_steps(budget, {**of_preset, **options}.get("num_iterations", 1))
     with tempfile.TemporaryDirectory() as output_dir, quiet_host():
         limits = {"max_generated_tokens": int(budget.size)} if budget.kind == "tokens" else {}
+        if demonstrations:
+            assert isinstance(regime, Regime)
+            options = {
+                **options,
+                "experience_from": write_bank(regime, seed, preset, options, demonstrations, output_dir),
+            }
         prepared = prepare(regime, seed, preset, {**options, **limits}, output_dir, most)
         solved = SolvedQuestions(
             prepared.inputs.rewards[prepared.deciding], prepared.settings.args.correctness_threshold
@@ -172,6 +194,28 @@ def run_arm(
         "history": watch.history,
         "seconds": watch.seconds | {"all": time.perf_counter() - started},
     }
+
+
+def write_bank(regime: Regime, seed: int, preset: str, options: Mapping[str, Any], number: int, folder: str) -> str:
+    """Import right answers of the first training questions, as `exgrpo experience import` does, for an arm to start from.
+
+    Returns:
+        The path of their log.
+    """
+    into = Path(folder) / "bank.db"
+    prepared = prepare(regime, seed, preset, options, str(into.with_suffix("")), max_steps=1)
+    task = prepared.inputs.task
+    assert isinstance(task, Family)
+    answers = [task.solution(question) for question in task.draw("train", regime.train_questions, seed)[:number]]
+    trainer = make_trainer(prepared.settings, prepared.inputs)
+    made = Demonstrations(
+        trainer, [Demonstration(f"question {row}", row, Completion(text)) for row, text in enumerate(answers)]
+    )
+    if made.left_out:
+        raise ConfigurationError(f"Of {number} demonstrations not all can be stored: {dict(made.left_out)}.")
+    source = made.source("the task's solutions", forward=True, rows=BANK_BATCH)
+    import_source(source, made.context.tokenizer(), into)
+    return str(into)
 
 
 def most_steps(budget: Budget, updates: int) -> int:

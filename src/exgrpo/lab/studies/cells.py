@@ -46,6 +46,7 @@ def run_cell(cell: Cell, on_progress: Callable[[Mapping[str, Any]], None]) -> tu
         setting.regime,
         options=cell.arm.options,
         budget_factor=cell.arm.budget,
+        demonstrations=cell.arm.demonstrations,
         on_progress=on_progress,
     )
     kept = ("token_budget", "tokens", "steps", "ended_by", "questions_solved", "retired", "replay_share", "experience")

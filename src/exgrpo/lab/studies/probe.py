@@ -73,13 +73,13 @@ def check_arms(study: Study, setting: Setting) -> None:
     """Parse what each arm would be trained with; ConfigurationError for what cannot be, before anything costly."""
     from ...cli.training import parse
     from ...trl.quiet import quiet_host
-    from .arm import UNSAVED
+    from .arm import unsaved
 
     for arm in setting.arms:
         recipe = {**setting.regime.recipe_of(study.seeds[0]), "preset": arm.preset, **arm.options, "max_steps": 1}
         try:
             with quiet_host():
-                parse({**recipe, "output_dir": "unused", **UNSAVED}, [])
+                parse({**recipe, "output_dir": "unused", **unsaved(recipe)}, [])
         except ConfigurationError as error:
             raise ConfigurationError(f"The arm {arm.name!r}: {error}") from error
 

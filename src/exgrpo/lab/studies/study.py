@@ -54,6 +54,7 @@ class Arm:
         options: fields of `ExGRPOConfig` over those of preset and setting.
         budget: times the setting's budget of generated tokens.
         tried: how many settings were tried to arrive at this one, itself among them; printed beside every figure.
+        demonstrations: right answers of so many training questions that are there as experience when it starts.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Arm:
     options: Mapping[str, Any] = field(default_factory=dict)
     budget: float = 1.0
     tried: int = 1
+    demonstrations: int = 0
 
     @property
     def given(self) -> dict[str, Any]:
@@ -110,6 +112,7 @@ class Cell:
             "options": self.arm.given,
             "start": ours.get("start_pass_at_1", 0.0),
             "budget": self.arm.budget,
+            **({"demonstrations": self.arm.demonstrations} if self.arm.demonstrations else {}),
         }
 
 
@@ -157,7 +160,10 @@ class Study:
                 return replace(setting, regime=regime.shortened())
             sizes: dict[str, Any] = {name: min(getattr(regime, name) or most, most) for name, most in SHORT.items()}
             sizes["train_questions"] = min(regime.train_questions, 4 * regime.questions_per_step)
-            return replace(setting, regime=replace(regime, **sizes))
+            arms = tuple(
+                replace(arm, demonstrations=min(arm.demonstrations, sizes["train_questions"])) for arm in setting.arms
+            )
+            return replace(setting, regime=replace(regime, **sizes), arms=arms)
 
         return replace(self, seeds=self.seeds[:1], settings=tuple(map(short, self.settings)))
 

@@ -48,6 +48,7 @@ HOST_OPTIONS: Mapping[str, Callable[[str, Any], None]] = {
     "loss_type": _one_of("grpo", "dr_grpo", "dapo", "bnpo"),
 }
 """The host's options that an arm may set, and how each is checked."""
+OF_AN_ARM = ("preset", "budget", "tried", "demonstrations", "grid")
 
 
 def load_study(path: str | Path) -> Study:
@@ -174,8 +175,23 @@ def _arm(name: str, raw: Mapping[str, Any], where: str, of_recipes: bool) -> Arm
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise ConfigurationError(f"{where}: `budget` is a factor above 0 of the setting's tokens, but is {budget!r}.")
     _count(f"{where}: `tried`", tried)
+    demonstrations = options.pop("demonstrations", 0)
     _check_options(options, preset, where, of_recipes)
-    return Arm(name, preset, options, float(budget), tried)
+    if demonstrations != 0:
+        _check_demonstrations(demonstrations, preset, options, where)
+    return Arm(name, preset, options, float(budget), tried, demonstrations)
+
+
+def _check_demonstrations(number: Any, preset: str, options: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigurationError for a number that is none, and for an arm that replays nothing."""
+    _count(f"{where}: `demonstrations`", number)
+    ours = {name: value for name, value in options.items() if name in REPLAY_FIELDS + OBJECTIVE_FIELDS}
+    replay, _ = resolve(preset, **ours)
+    if not replay.replays or replay.mixing == "prompt":
+        raise ConfigurationError(
+            f"{where}: preset {preset!r} replays no completions, so that {number} demonstrations have no effect. Choose one "
+            "that does."
+        )
 
 
 def _check_options(options: Mapping[str, Any], preset: str, where: str, of_recipes: bool) -> None:
@@ -187,8 +203,8 @@ def _check_options(options: Mapping[str, Any], preset: str, where: str, of_recip
     unknown = [name for name in options if name not in ours and name not in HOST_OPTIONS]
     if unknown:
         raise ConfigurationError(
-            f"{where}: unknown option {unknown[0]!r}.{_nearest_option(unknown[0])} An arm has preset, budget, tried, grid, "
-            "the host's "
+            f"{where}: unknown option {unknown[0]!r}.{_nearest_option(unknown[0])} An arm has preset, budget, tried, "
+            "demonstrations, grid, the host's "
             f"{', '.join(HOST_OPTIONS)}, and the options of replay and objective (docs/configuration.md)."
         )
     for name in options.keys() - ours.keys():
@@ -213,7 +229,7 @@ def _check_recipe_options(options: Mapping[str, Any], where: str) -> None:
 
 
 def _nearest_option(name: str) -> str:
-    return did_you_mean(name, (*HOST_OPTIONS, *REPLAY_FIELDS, *OBJECTIVE_FIELDS, "preset", "budget", "tried", "grid"))
+    return did_you_mean(name, (*HOST_OPTIONS, *REPLAY_FIELDS, *OBJECTIVE_FIELDS, *OF_AN_ARM))
 
 
 def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Setting:
@@ -236,9 +252,21 @@ def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Settin
     own = _overridden([arms[arm] for arm in chosen], overrides, where, of_recipe)
     try:
         if of_recipe:
+            if banked := [arm.name for arm in own if arm.demonstrations]:
+                raise ConfigurationError(
+                    f"arm {banked[0]!r} has `demonstrations`, which are written for a task of the lab. With a recipe import "
+                    "them (exgrpo experience import), and set experience_from."
+                )
             return Setting(name, RecipeRegime(budget_of=values.pop("budget"), **values), own)
         values["task"] = _task_name(values, where)
-        return Setting(name, Regime(**values), own)
+        regime = Regime(**values)
+        for arm in own:
+            if arm.demonstrations > regime.train_questions:
+                raise ConfigurationError(
+                    f"arm {arm.name!r} has {arm.demonstrations} demonstrations, but there are {regime.train_questions} "
+                    "training questions, and one of each."
+                )
+        return Setting(name, regime, own)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
 
@@ -255,7 +283,7 @@ def _overridden(arms: Sequence[Arm], overrides: Any, where: str, of_recipe: bool
         more = dict(overrides.get(arm.name, {}))
         tried = more.pop("tried", arm.tried)
         _count(f"{here}: `tried`", tried)
-        for fixed in ("preset", "budget", "grid"):
+        for fixed in ("preset", "budget", "demonstrations", "grid"):
             if fixed in more:
                 raise ConfigurationError(f"{here}: `{fixed}` belongs to the arm; overrides change options and `tried`.")
         options = {**arm.options, **more}

@@ -1,10 +1,6 @@
 // The frame: where one is, keys, light and dark, and keeping up with a run that grows.
 import { fromTemplate, h } from "./dom.js";
 import { about, ask, isFile } from "./data.js";
-import { runPage } from "./run.js";
-import { questionsPage } from "./questions.js";
-import { questionPage } from "./question.js";
-import { stepPage, stepsPage } from "./steps.js";
 import { number, shown } from "./text.js";
 
 const app = document.getElementById("app");
@@ -39,11 +35,7 @@ function readHash() {
 	state.item = parts[1];
 }
 
-const PAGES = {
-	run: () => runPage(state), questions: () => questionsPage(state), q: () => questionPage(state, state.item),
-	steps: () => stepsPage(state), step: () => stepPage(state, state.item),
-};
-
+let PAGES, TABS; // place -> page of (state, item); place, text, key and page of one row of each tab
 let turn = 0;
 
 async function render(keepScroll = false) {
@@ -53,7 +45,7 @@ async function render(keepScroll = false) {
 	const focus = document.activeElement && document.activeElement.id === "search" ? document.activeElement.selectionStart : null;
 	let page;
 	try {
-		page = await (PAGES[state.place] || PAGES.run)();
+		page = await (PAGES[state.place] || PAGES.run)(state, state.item);
 	} catch (error) {
 		page = h("div.page", h("p.empty.error", shown(error.message)));
 	}
@@ -73,12 +65,11 @@ async function render(keepScroll = false) {
 }
 
 function frame() {
-	const tab = (path, text, key, on) => h("a", { href: state.overlay && path === "run" ? "#/all/run" : state.link(path), "aria-current": on ? "page" : null, title: "g " + key }, text);
+	const tab = ([path, text, key, one]) => h("a", { href: state.overlay && path === "run" ? "#/all/run" : state.link(path), "aria-current": [path, one].includes(state.place) ? "page" : null, title: "g " + key }, text);
 	const choice = state.runs.length > 1 ? h("select", { "aria-label": "run", title: "which run is shown", onchange: (event) => { location.hash = "#/" + event.target.value + "/" + (event.target.value === "all" || ["q", "step"].includes(state.place) ? "run" : state.place); } },
 		[["all", "all, overlaid"], ...state.runs.map((run, i) => [String(i), run.name])].map(([value, text]) => { const option = h("option", { value }, shown(text).map((part) => (part instanceof Node ? part.textContent : part))); option.selected = value === (state.overlay ? "all" : String(state.run)); return option; }))
 		: h("span.brand", shown(state.runs[0] ? state.runs[0].name : "exgrpo"));
-	const top = h("header.top", h("div", choice, h("nav", { "aria-label": "views" },
-		tab("run", "Run", "r", state.place === "run"), tab("questions", "Questions", "q", ["questions", "q"].includes(state.place)), tab("steps", "Steps", "s", ["steps", "step"].includes(state.place))),
+	const top = h("header.top", h("div", choice, h("nav", { "aria-label": "views" }, TABS.map(tab)),
 		h("span.push.row.middle", live, h("button", { class: "quiet", title: "light, dark, or as the system", "aria-label": "colours", onclick: nextTheme }, THEMES[themeNow()]), h("button", { class: "quiet", title: "keys and words (?)", "aria-label": "help", onclick: help }, "?"))));
 	const old = app.querySelector(".top");
 	if (old) old.replaceWith(top);
@@ -127,8 +118,8 @@ document.addEventListener("keydown", (event) => {
 	if (event.target.matches("input[type=search], select, textarea")) return;
 	const chord = Date.now() - waitsForView < 1500;
 	waitsForView = event.key === "g" ? Date.now() : 0;
-	const views = { r: state.link("run", state.runs.length > 1 ? "all" : 0), q: state.link("questions"), s: state.link("steps") };
-	if (chord && views[event.key]) location.hash = views[event.key];
+	const tab = chord && TABS.find(([, , key]) => key === event.key);
+	if (tab) location.hash = state.link(tab[0], tab[0] === "run" && state.runs.length > 1 ? "all" : state.run);
 	else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
 	else if (event.key === "Enter" && !event.target.matches("a, button")) { const row = document.querySelector("#list tr.chosen"); if (row?.dataset.open) location.hash = row.dataset.open; }
 	else if (event.key === "u" && ["q", "step"].includes(state.place)) state.go(state.place === "q" ? "questions" : "steps", state.place === "q" && state.list ? state.list.query : {});
@@ -143,7 +134,7 @@ function toSearch() {
 }
 
 function help() {
-	const box = h("dialog", fromTemplate("help"), about ? h("p.small.muted", shown(about.text)) : null, h("form", { method: "dialog" }, h("button", { type: "submit" }, "close")));
+	const box = h("dialog", fromTemplate(PAGES.help), about ? h("p.small.muted", shown(about.text)) : null, h("form", { method: "dialog" }, h("button", { type: "submit" }, "close")));
 	box.addEventListener("close", () => box.remove());
 	document.body.append(box);
 	box.showModal();
@@ -184,7 +175,8 @@ async function keepUp() {
 	}
 }
 
-async function start() {
+export async function start(pages, tabs) {
+	[PAGES, TABS] = [pages, tabs];
 	try { setTheme(localStorage.getItem("exgrpo-theme") || "auto"); } catch { /* as above */ }
 	app.append(view);
 	try {
@@ -200,5 +192,3 @@ async function start() {
 	await keepUp();
 	setInterval(keepUp, EVERY);
 }
-
-start();

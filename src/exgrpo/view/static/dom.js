@@ -48,12 +48,16 @@ export function color(name) {
 	return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// A table: columns are {head, cell(row), num, title}.
-export function table(columns, rows, attributes) {
+// A table: columns are {head, cell(row), num, title}; a list that keys go through opens the place of a row.
+export function table(columns, rows, open) {
 	const head = columns.map((c) => h("th", { class: [c.num ? "num" : "", c.class || ""].join(" ").trim() || null, title: c.title }, c.head));
 	const body = rows.map((row) =>
-		h("tr", columns.map((c) => h("td", { class: [c.num ? "num" : "", c.class || ""].join(" ").trim() || null }, c.cell(row)))));
-	return h("table", attributes, h("thead", h("tr", head)), h("tbody", body));
+		h("tr", { "data-open": open && open(row) }, columns.map((c) => h("td", { class: [c.num ? "num" : "", c.class || ""].join(" ").trim() || null }, c.cell(row)))));
+	return h("table", { id: open && "list" }, h("thead", h("tr", head)), h("tbody", body));
+}
+
+export function chips(label, pairs, current, choose) {
+	return h("div.chips", { role: "group", "aria-label": label }, pairs.map(([name, text, title]) => h("button", { title, "aria-pressed": String(name === current), onclick: () => choose(name) }, text)));
 }
 
 export function facts(pairs) {

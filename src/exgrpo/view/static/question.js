@@ -1,5 +1,5 @@
 // The page of one question: what it is, its life, and its trajectories.
-import { card, facts, fromTemplate, h, table } from "./dom.js";
+import { card, chips, facts, fromTemplate, h, table } from "./dom.js";
 import { ask } from "./data.js";
 import { timeline } from "./timeline.js";
 import { diffTexts, tokenScale, tokenText } from "./tokens.js";
@@ -34,10 +34,10 @@ function elsewhere(state, found) {
 	return place;
 }
 
-function theText(found) {
+export function theText(found) {
 	const box = card("Question", null);
 	for (const [role, text] of found.messages) box.append(role ? h("p.faint.small", shown(role)) : h("span"), h("div.text.box", { dir: "auto" }, shown(text)));
-	if (!found.messages.length) box.append(h("p.empty", "The log keeps no text of this question."));
+	if (!found.messages.length) box.append(h("p.empty", "No text of this question is kept."));
 	box.append(h("p"), facts(found.columns.map(([name, value]) => [h("span", shown(name)), h("span.mono.text", shown(value))])));
 	return box;
 }
@@ -93,8 +93,7 @@ function sideBySide(state, found, chosen, again) {
 	const [a, b] = chosen.map((id) => found.trajectories.find((t) => t.id === id) || null);
 	if (!a) return h("span");
 	const mode = state.textMode || "diff";
-	const modes = h("div.chips", [["diff", "differences"], ["plain", "text"], ["tokens", "tokens"]].map(([name, text]) =>
-		h("button", { "aria-pressed": String(mode === name), onclick: () => { state.textMode = name; again(); } }, text)));
+	const modes = chips("what is shown", [["diff", "differences"], ["plain", "text"], ["tokens", "tokens"]], mode, (name) => { state.textMode = name; again(); });
 	const box = card("Side by side", h("div.row.middle", modes, mode === "tokens" ? tokenScale() : null));
 	const texts = mode === "diff" && b ? diffTexts(a.text, b.text) : [a, b].map((one) => one && (mode === "tokens" ? tokensOf(state, one) : h("div.text.box", { dir: "auto" }, shown(one.text ?? ""))));
 	box.append(h("div.two", [a, b].map((one, i) => one && h("div", aboutOne(one, "AB"[i]), one.missing ? h("p.faint.small", shown(one.missing)) : null, texts[i],

@@ -1,5 +1,5 @@
 // The page of a run, or of several laid over each other.
-import { append, card, facts, h, table } from "./dom.js";
+import { append, card, chips, facts, h, table } from "./dom.js";
 import { ask } from "./data.js";
 import { chartCard } from "./charts.js";
 import { heatCard } from "./heat.js";
@@ -23,8 +23,7 @@ export async function runPage(state) {
 
 function heading(found, state) {
 	const says = found.length > 1 ? found.map((run, i) => [i ? " and " : "", h("span", { class: "k" + (i % 6 + 1) }, shown(run.name))]) : shown(found[0].name);
-	const axis = h("div.chips", { role: "group", "aria-label": "horizontal axis" }, [["steps", "over steps"], ["tokens", "over tokens"]].map(([name, text]) =>
-		h("button", { "aria-pressed": String(state.axis === name), title: name === "tokens" ? "completion tokens generated so far: the fair axis for two runs" : "optimizer steps", onclick: () => state.setAxis(name) }, text)));
+	const axis = chips("horizontal axis", [["steps", "over steps", "optimizer steps"], ["tokens", "over tokens", "completion tokens generated so far: the fair axis for two runs"]], state.axis, state.setAxis);
 	return h("div.row.middle", h("h1", says), h("span.muted.small", found.length === 1 ? shown(found[0].path) : null), h("div.push", axis));
 }
 

@@ -1,4 +1,4 @@
-// Generations as the loss saw them: groups, members, advantages, gradient weights.
+// Generations as the loss saw them.
 import { card, fromTemplate, h, s, table } from "./dom.js";
 import { ask } from "./data.js";
 import { mark } from "./timeline.js";
@@ -15,7 +15,7 @@ export async function stepsPage(state) {
 		page.append(h("p.empty", "No generation was planned here. An exported folder holds what was stored, and no steps."));
 		return page;
 	}
-	const made = table([
+	page.append(h("section.card.scroll", table([
 		{ head: "generation", num: true, cell: (g) => (g.absent ? number(g.generation) : h("a", { href: state.link("step/" + g.generation) }, number(g.generation))) },
 		{ head: "step", num: true, title: "optimizer steps done when it began", cell: (g) => number(g.step) },
 		{ head: "groups", num: true, cell: (g) => number(g.questions) },
@@ -23,9 +23,7 @@ export async function stepsPage(state) {
 		{ head: "share", cell: (g) => bar(g.questions ? g.replayed / g.questions : 0) },
 		{ head: "refilled", num: true, class: "wide", title: "retired questions that filled up the batch", cell: (g) => number(g.refilled) },
 		{ head: "why nothing was replayed", class: "words", cell: (g) => (g.idle ? shown(g.idle) : "") },
-	], found.rows, { id: "list" });
-	made.querySelectorAll("tbody tr").forEach((tr, i) => { if (!found.rows[i].absent) tr.dataset.open = state.link("step/" + found.rows[i].generation); });
-	page.append(h("section.card.scroll", made));
+	], found.rows, (g) => (g.absent ? null : state.link("step/" + g.generation)))));
 	if (found.total > SHOWN_AT_ONCE) page.append(pager(found, (change) => state.go("steps", change), SHOWN_AT_ONCE));
 	return page;
 }
