@@ -45,7 +45,7 @@ MIXINGS = Registry(
     {
         "share": "exgrpo.replay.counts",
         "coin": "exgrpo.replay.options.coin",
-        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.options.append"),
+        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.counts"),
         **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
         "prefix": "exgrpo.replay.options.prefix",
     },

@@ -254,7 +254,7 @@ def test_what_the_parser_does_not_know(argv, recipe, message):
         (["--task", "chains", "--dataset_name", "x"], ConfigurationError, "one source of questions"),
         (["--task", "chains", "--limit", "3"], ConfigurationError, "limit=3 has no effect without dataset_name"),
         (["--task", "chains", "--reward_weights", "1", "2"], ConfigurationError, "reward_weights has 2 values"),
-        (["--task", "chains", "--correctness_function", "f"], ConfigurationError, "none of the reward functions"),
+        (["--task", "chains", "--correctness_function", "f"], ConfigurationError, "is not one of the reward functions"),
         (["--task", "chains", "--loss_type", "bnpo"], ConfigurationError, "cannot be combined with replay"),
         (["--task", "chains", "--preset", "nope"], ConfigurationError, "no preset 'nope'"),
     ],

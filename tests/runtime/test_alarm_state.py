@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exgrpo.runtime.alarms import STOPPING, ReplayMonitor
-from exgrpo.runtime.checkpoint import CheckpointFacts
+from exgrpo.runtime.checkpoint import CheckpointRecord
 
-FACTS = CheckpointFacts(
+RECORD = CheckpointRecord(
     micro_step=0, world_size=1, generated_tokens=0, steps_of_earlier_calls=0, log=None, in_block=False, shape=[]
 )
 LOGS = st.lists(
@@ -42,8 +42,8 @@ def test_a_run_that_is_cut_raises_what_an_uninterrupted_one_does(tmp_path_factor
         whole.update(log, step)
     for step, log in enumerate(logs[:at], 1):
         first.update(log, step)
-    replace(FACTS, alarms=first.state()).write(folder)
-    again.restore(CheckpointFacts.read(folder).alarms)
+    replace(RECORD, alarms=first.state()).write(folder)
+    again.restore(CheckpointRecord.read(folder).alarms)
     for step, log in enumerate(logs[at:], at + 1):
         again.update(log, step)
     assert again.raised == whole.raised

@@ -223,7 +223,7 @@ def _questions(pa: Any, pq: Any, folder: Path, version: int) -> Iterator[KnownQu
 
 
 class _Rows:
-    """Trajectories of an export, read anew by every loop over them."""
+    """Trajectories of an export, read from the files by every loop over them."""
 
     def __init__(
         self, pa: Any, pq: Any, folder: Path, places: dict[str, int], origins: dict[int, Provenance], version: int

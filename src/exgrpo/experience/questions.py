@@ -1,10 +1,7 @@
 """Statistics of each question: its current accuracy, whether it is retired, and when it was replayed.
 
-Flat arrays of one row a question, updated for whole batches. Derived values, such as who is in a bucket, are computed
-when asked for.
-
-Flat arrays of one row a question, changed for whole batches. What follows from them, such as who is in a bucket, is derived
-when it is asked for.
+Flat arrays of one row a question, updated for whole batches. Derived values, such as the
+questions in a bucket, are computed when asked for.
 """
 
 from typing import Any

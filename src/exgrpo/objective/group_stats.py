@@ -13,7 +13,7 @@ def mean_of(rewards: Tensor, members: Tensor) -> Tensor:
 
     `members`: (G, K) bool.
 
-    Of rewards that are all alike it is that reward exactly; their sum divided by their number need not be.
+    Where all rewards are equal it is exactly that reward; their sum divided by their number need not be.
     """
     counted = members & ~rewards.isnan()
     high = torch.where(counted, rewards, -torch.inf).amax(1, keepdim=True)

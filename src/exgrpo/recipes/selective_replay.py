@@ -92,7 +92,7 @@ class SelectiveReplay:
     def _closed(self, epoch: float, stored: int) -> str | None:
         """Return why the gate is closed, or None.
 
-        Asked anew each time: a buffer that was cleared fills up first.
+        Evaluated on every call: a buffer that was cleared fills up first.
         """
         closed = []
         if epoch < self.replay_start_epoch:

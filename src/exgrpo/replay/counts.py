@@ -1,4 +1,8 @@
-"""The number of replayed questions in a batch: exact, or by a coin where it is below one."""
+"""The number of replayed questions in a batch: exact, or by a coin where it is below one.
+
+Mixings differ in what enters the batch for a replayed question: `share` puts a stored trajectory into its group, `added`
+puts one beside the groups, `prompt` asks the question alone.
+"""
 
 import math
 from decimal import Decimal
@@ -20,6 +24,8 @@ def by_share(config: ReplayConfig, batch_size: int, epoch: float, seed: int, ite
 
 
 MIXINGS.register("share", by_share)
+MIXINGS.register("added", by_share, stage="added")
+MIXINGS.register("prompt", by_share, trajectories=False)
 
 
 def replay_count(batch_size: int, replay_share: float) -> int:

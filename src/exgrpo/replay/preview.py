@@ -15,11 +15,11 @@ def preview(planner: ReplayPlanner, stream: FreshStream) -> Iterator[None]:
     Inside, plans mark nothing as used, keep no measurement, notify nobody, and take fresh questions from another
     stream; the iteration number is restored afterwards.
 
-    Time passes all the same: what is too old at the step of a plan leaves, and the gate opens.
+    Time still passes: trajectories too old at the step of a plan leave, and the gate opens.
 
     Args:
-        planner: that plans.
-        stream: where fresh questions come from meanwhile.
+        planner: makes the plans.
+        stream: source of fresh questions inside.
     """
     own = planner.stream, planner.listener, planner.iteration
     planner.stream, planner.listener, planner.marks = stream, ignore, False

@@ -60,7 +60,7 @@ def reasoning_gym_reward(
     Args:
         prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
-        answer: Not looked at: the item itself is made anew from its source.
+        answer: ignored: the item itself is made again from its source.
         source: N texts that say where the items come from, as the task `reasoning_gym` makes them.
 
     Raises:

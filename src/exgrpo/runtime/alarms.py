@@ -115,7 +115,7 @@ class ReplayMonitor:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what was seen when `state` was taken; `run` and all bounds and lengths stay those of this monitor."""
+        """Restore the observations in `state`; `run` and all bounds and lengths stay those of this monitor."""
         self.begin()
         self.raised = [Alarm(**alarm) for alarm in state["raised"]]
         self._known, self._last_step, self._most_stored = dict(state["known"]), state["last_step"], state["most_stored"]
@@ -128,7 +128,7 @@ class ReplayMonitor:
     def update(self, metrics: Mapping[str, Any], step: int, why: Reason | None = None) -> list[Alarm]:
         """Process one training log; return the alarms that it raises.
 
-        A log without a generation (one that is learned from over several steps) says nothing of stores and shares: then
+        A log without a generation (one that is trained on over several steps) says nothing of stores and shares: then
         what was last said of them holds.
 
         Args:

@@ -1,7 +1,7 @@
 """Read and write what a checkpoint holds beside the host's files.
 
 `exgrpo.json` says where in the experience log the checkpoint stands, and counts what the host forgets. In the middle of a
-generation block, `exgrpo-rank-N.safetensors` of each process holds the batch that is being learned from.
+generation block, `exgrpo-rank-N.safetensors` of each process holds the batch that is being trained on.
 """
 
 import hashlib

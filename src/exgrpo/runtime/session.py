@@ -1,7 +1,7 @@
-"""Keep a run's experience across processes and restarts: open it, rebuild it, write it down, tie it to checkpoints.
+"""A run's experience across processes and restarts: opened, rebuilt, written, and tied to checkpoints.
 
-The main process writes the log and reads token arrays from it; all processes hold the same index. What only one can do is
-done there, and its result, or its error, reaches all (`Comm.from_main`).
+The main process writes the log and reads token arrays from it; all processes hold the same index. What only one process can
+do is done there, and its result or error is sent to all (`Comm.from_main`).
 """
 
 import logging
@@ -44,10 +44,10 @@ class Opened:
     """The result of opening on the main process, for the other processes.
 
     Args:
-        index: snapshot of the buffer, where there are others.
+        index: snapshot of the buffer, if there are other processes.
         state: of the planner.
-        serials: of the stored trajectories of the generation under way; None: it is not learned from on.
-        heads: what every process knows of these.
+        serials: of the stored trajectories in the current iteration; None: no iteration is continued.
+        heads: the part of these trajectories that every process holds.
     """
 
     index: dict[str, Any] | None
@@ -59,9 +59,9 @@ class Opened:
 class SessionState(Enum):
     """The state of a session.
 
-    CLOSED: nothing was begun. OPEN: memory and log agree, up to the generation under way. UNWRITTEN: the last commit failed,
-    and the log lacks what memory holds. AHEAD: a generation was given up half way, and memory holds what the log shall not.
-    FAILED: the first start failed half way.
+    CLOSED: not opened yet. OPEN: memory and log agree, up to the current iteration. UNWRITTEN: the last commit failed, and
+    the log lacks events that memory has. AHEAD: an iteration was abandoned halfway, and memory has events that the log must
+    not get. FAILED: the first opening failed halfway.
     """
 
     CLOSED = "closed"
@@ -78,14 +78,14 @@ class ExperienceSession:
     """The experience of a run.
 
     Args:
-        context: of the run.
+        context: the run.
         comm: its processes.
 
     Attributes:
         listeners: see every event, on every process; the log is one of them, on the main process.
         log: the open log, on the main process.
         position: of the last commit, on the main process.
-        state: where it stands; `UNWRITTEN` and `AHEAD` are known on the main process alone.
+        state: `UNWRITTEN` and `AHEAD` are known on the main process only.
     """
 
     def __init__(self, context: RunContext, comm: Comm):
@@ -106,7 +106,7 @@ class ExperienceSession:
             listener(event)
 
     def new_planner(self) -> ReplayPlanner:
-        """Make a planner that remembers nothing yet."""
+        """Make a planner with empty experience."""
         context, table = self.context, self.context.questions
         stream = FreshStream(table.permutations(context.seed, context.shuffle), len(table))
         return ReplayPlanner(
@@ -127,16 +127,16 @@ class ExperienceSession:
     def open(
         self, planner: ReplayPlanner, checkpoint: str | None, record: CheckpointRecord | None, shape: Sequence[int] = ()
     ) -> tuple[ReplayPlanner, SavedStep | None]:
-        """Open the log, and begin or continue: on all processes at once.
+        """Open the log, and begin or continue; called on all processes at once.
 
         Args:
-            planner: of an earlier call of `train()`, which goes on; or one that remembers nothing.
-            checkpoint: that the run continues from.
-            record: what it says.
-            shape: how this run cuts a generation block.
+            planner: that of an earlier call of `train()`, or an empty one.
+            checkpoint: the one to continue from, if any.
+            record: its record.
+            shape: shape of this run's generation blocks.
 
         Returns:
-            The planner to use, and the generation that is being learned from, if the checkpoint lies within one.
+            The planner to use, and the iteration to continue, if the checkpoint lies within one.
 
         Raises:
             ConfigurationError, CheckpointError, ExperienceLogError: on every process.
@@ -224,7 +224,7 @@ class ExperienceSession:
         assert self.log is not None
         if self.position is None or self.state is SessionState.UNWRITTEN:
             raise ExperienceLogError(
-                f"{self.log.path} lacks what happened since its last commit, which failed. Make a new trainer and resume from "
+                f"{self.log.path} lacks the events since its last commit, which failed. Make a new trainer and resume from "
                 "the last checkpoint."
             )
         self.log.begin(self.context.provenance(), self.position, self._step)
@@ -373,14 +373,14 @@ class ExperienceSession:
                 new = NewRows.of(part.scored, self._embedded(part))
                 stored += planner.admit(new.trajectories(part.scored, part.stats), part.scored.groups)
         logger.warning(
-            "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
+            "The checkpoint lies within a generation whose batch was made for %d processes or other options. Its remaining "
             "updates are left out, its %d new successes are stored, and the next generation begins.",
             ranks,
             stored,
         )
 
     def _embedded(self, part: SavedStep) -> dict[int, FloatArray]:
-        """Return the embeddings of what a process would have stored, by row; nothing where quality is not used."""
+        """Return the embeddings of what a process would have stored, by row; empty where quality is not used."""
         rows = part.scored.to_admit
         if self.context.embedder is None or not rows:
             return {}

@@ -1,8 +1,8 @@
-"""Lead one iteration of a host through replay: plan, score, advantages, record, finish.
+"""One iteration of replay for any host: plan, score, advantages, record, finish.
 
-Each is called once and in this order, on all processes at the same time; `record` any number of times, for any rows in any
-order. What a host calls them from is its own affair: TRL finishes after the last micro-batch, another one once it has the
-log-probs of all rows.
+A host calls each once, in this order, on all processes at the same time; `record` any number of times, for any rows in any
+order. Where it calls them is up to the host: TRL finishes after the last micro-batch, verl once it has the log-probs of all
+rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,19 +51,19 @@ class ReplayStep:
     """One iteration.
 
     Args:
-        context: of the run.
+        context: the run.
         comm: its processes.
-        planner: of its batches.
-        session: where the experience is written.
-        time: what each phase takes.
+        planner: plans its batches.
+        session: writes the experience; None: memory only.
+        time: stopwatch of the phases.
         embedding: embeds completions beside the forwards; None where quality is not used.
 
     Attributes:
-        stage: what was done last.
-        batch: after `plan`.
-        scored: after `score`.
-        stats: what the forwards revealed of the rows of this process.
-        metrics: of the batch, after `score`.
+        stage: the last completed stage.
+        batch: set by `plan`.
+        scored: set by `score`.
+        stats: measurements of this process's rows by the forwards.
+        metrics: of the batch, set by `score`.
     """
 
     batch: ReplayBatch
@@ -86,7 +86,7 @@ class ReplayStep:
         self.metrics: dict[str, float] = {}
 
     def plan(self, batch_size: int, step: int, epoch: float = 0.0) -> ReplayBatch:
-        """Decide what the rows of this process are.
+        """Plan the batch, and return the rows of this process.
 
         Args:
             batch_size: questions of the iteration, over all processes.
@@ -114,9 +114,9 @@ class ReplayStep:
         """Update the experience from the outcomes; put recorded rewards back in place, and rescue groups.
 
         Args:
-            rewards: of all processes, (N*K, F), NaN where a function gave none; written over for stored rows.
-            completion_ids: of the rows of this process.
-            finish_reasons: of these, `stop` or `length`.
+            rewards: of all processes, (N*K, F), NaN where a function gave none; overwritten for stored rows.
+            completion_ids: token ids of this process's rows.
+            finish_reasons: `stop` or `length` for each of them.
         """
         self._go(Stage.PLANNED, Stage.SCORED)
         context, planner, batch, k = self._context, self._planner, self.batch, self._context.num_generations
@@ -195,15 +195,15 @@ class ReplayStep:
         ratios: RatioStats | None = None,
         fillers: Sequence[int] = (),
     ) -> None:
-        """Write down what a forward revealed; of each row the first values count.
+        """Record the results of a forward; the first values of each row count.
 
         Args:
             rows: global rows of this process, in any order, (n,).
-            logps: of their tokens under the policy now, (n, T), each row's at its left end.
-            entropies: in nats, (n, T); with them, `logps` are those of the policy that is trained.
-            mask: the tokens over which entropies are averaged, (n, T).
-            ratios: of the rows, as the loss gives them.
-            fillers: rows among them that were computed without need.
+            logps: token log-probs under the current policy, (n, T), aligned to the left.
+            entropies: in nats, (n, T); if given, `logps` are those of the policy that is trained.
+            mask: tokens over which entropies are averaged, (n, T).
+            ratios: ratio statistics of the rows, from the loss.
+            fillers: rows among them that only fill up a batch.
         """
         self._check(Stage.CREDITED)
         stored = [self.batch.stored_at(row) for row in rows]
@@ -241,7 +241,7 @@ class ReplayStep:
         self.stats.add_ratios([rows[place] for place in places], values)
 
     def finish(self) -> dict[str, float]:
-        """Store what will be stored, once the forwards of all rows are done; return metrics, the same on every process.
+        """Admit completions and update the experience after all forwards; return metrics, the same on every process.
 
         Tokens go to the main process alone, which decides; the others follow.
         """
@@ -282,7 +282,7 @@ class ReplayStep:
         return dict(zip(self.scored.to_admit, vectors, strict=True))
 
     def _update(self, stats: RowStats) -> None:
-        """Remember how stored trajectories look to the policy that is trained."""
+        """Store measurements of stored trajectories under the policy that is trained."""
         buffer, slots = self._planner.buffer, []
         records = stats.table[(stats.table["entropy_step"] >= 0) & ~np.isnan(stats.table["nll"])]
         for row in records["row"].tolist():
@@ -302,7 +302,7 @@ class ReplayStep:
             self._planner.abandon(self.batch.plan)
 
     def saved(self) -> SavedStep:
-        """Return what a checkpoint keeps of it."""
+        """Return the state that a checkpoint keeps."""
         self._check(Stage.CREDITED)
         return SavedStep(self.scored, self.stats, self.stage is Stage.FINISHED)
 

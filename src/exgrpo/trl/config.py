@@ -446,7 +446,7 @@ class ExGRPOConfig(GRPOConfig):
                 self.baseline == "split"
                 and (self.mixing == "rescue" or (self.mixing in ("share", "coin") and self.replays_per_group == 1)),
                 "baseline='split' with a single stored completion in a group",
-                "centred by itself it always has the advantage 0, and nothing would be learned from it",
+                "centred by itself it always has the advantage 0, and would teach nothing",
                 "baseline='group' or 'fresh'"
                 + (", or replays_per_group to 2 or more" if self.mixing != "rescue" else ""),
             ),

@@ -26,12 +26,12 @@ def rows_to_generate(trainer: GRPOTrainer, batch: ReplayBatch, world_size: int) 
 
     Completions of stored rows among them are dropped.
 
-    Every process comes to the same from the plan, without asking the others.
+    Every process derives the same from the plan, without communication.
 
     - One model on each process (DDP, ZeRO 1 and 2): the fresh rows, which may be none.
-    - A sharded model, or a vLLM engine of its own: at least one, since all processes run the forwards, or send the weights,
-      together. `generate` goes on until the longest row of all has ended, however many there are.
-    - Where the prompts of several processes are put together: as many as the process with the most fresh rows.
+    - A sharded model, or a vLLM engine on each process: at least one, since all processes run the forwards, or send the
+      weights, together. `generate` continues until the longest row of all has ended, however many there are.
+    - Where the prompts of several processes are gathered: as many as the process with the most fresh rows.
     - Continuous batching of a sharded model: all, as the host does.
     """
     stored, size = batch.local(), batch.size

@@ -149,8 +149,7 @@ def added_term(
 
     Each token has the weight of a fresh one.
 
-    The batch that the host learns from is untouched, its metrics and its normaliser with it. The advantages are as the option
-    `advantage` says.
+    The host's own batch, its metrics and its normaliser are untouched. The option `advantage` decides the advantages.
     """
     accelerator, steps = trainer.accelerator, trainer.args.steps_per_generation
     part = trainer._step % steps * accelerator.num_processes + accelerator.process_index

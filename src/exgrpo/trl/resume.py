@@ -69,7 +69,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self.add_callback(_BeforeTheFirstBatch(self))
 
     def _begin(self, checkpoint: str | None, record: CheckpointRecord | None) -> ReplayStep | None:
-        """Begin, or continue from a checkpoint; returns the generation under way, where it can be learned from on."""
+        """Begin, or continue from a checkpoint; return the iteration to continue, if there is one."""
         raise NotImplementedError
 
     def _position(self, folder: Path) -> dict[str, Any] | None:
@@ -127,7 +127,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _agree_on_checkpoint(self, asked: str | bool | None) -> Resuming | None:
         """Decide on the main process what the run continues from; no process begins unless all of them see it.
 
-        Each by itself would find what its own disk holds: one would resume, another begin anew, and both train on as one job.
+        Otherwise each would go by its own disk: one would resume, another start from scratch, and both train as one job.
 
         Raises:
             CheckpointError: on every process, for the reason of any.

@@ -22,13 +22,13 @@ def measure(trainer: GRPOTrainer, items: Sequence[Item], comm: Comm) -> list[Pol
 
     Means over each completion's own tokens; the entropy in nats over the full vocabulary.
 
-    Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes, which get the tokens
-    of theirs. Every process runs the same number of forwards, with a chunk of another where it has none, so that sharded models
-    stay in step; every process gets the same numbers.
+    Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes, each of which gets
+    the tokens of its own. Every process runs the same number of forwards, repeating another's chunk where it has none, so that
+    sharded models stay in step; every process gets the same results.
 
     Args:
         trainer: a `GRPOTrainer`.
-        items: prompt ids and the trajectory; the same on every process.
+        items: prompt ids and trajectory of each; the same on every process.
         comm: the processes.
     """
     order = sorted(range(len(items)), key=lambda i: len(items[i][0]) + len(items[i][1]))

@@ -2,13 +2,13 @@
 
 Every override calls `super()`; no body of the host is copied. In the order of a step:
 
-    _generate_and_score_completions   plan the batch, put its rows in place of the sampler's; afterwards the advantages
+    _generate_and_score_completions   plan the batch, replace the sampler's rows; afterwards, the advantages
       _generate                         rescue: score early, replace failures by stored successes
         _generate_single_turn             generate the fresh rows only, splice the stored ones in
       _calculate_rewards                stored trajectories keep their recorded rewards
     _compute_loss                     the host's loss on fresh rows, plus the replayed terms; after the last, finish
 
-What happens in between is a `ReplayStep`'s. Runs and their checkpoints are those of `ResumableGRPOTrainer`.
+A `ReplayStep` does the work in between. `ResumableGRPOTrainer` handles runs and checkpoints.
 """
 
 import functools
@@ -85,11 +85,11 @@ MAX_REWARD = 1e30
 class ExGRPOTrainer(ResumableGRPOTrainer):
     """GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)).
 
-    Successful completions are kept, organised by question and by how hard the question is now, and the most valuable
-    are replayed in groups with fresh ones.
+    Successful completions are stored by question and by the question's current difficulty, and the most valuable ones are
+    replayed in groups together with fresh completions.
 
-    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`]. `embedder`: texts -> (n, D), in place of
-    `embedding_model`, where the quality of completions is used.
+    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`]. `embedder`, a function from texts to an array
+    (n, D), replaces `embedding_model` where the quality of completions is used.
 
     ```python
     from exgrpo.rewards import math_reward
@@ -106,19 +106,19 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
 
     Attributes:
         planner ([`~exgrpo.replay.ReplayPlanner`] or `None`): the experience and its plans; `None` without replay.
-        questions: which row is which question; `None` without replay.
-        experience: keeps it in the log; its `listeners` see every event. `None` without replay.
+        questions: the questions of the dataset; `None` without replay.
+        experience: the session that writes the log; its `listeners` see every event. `None` without replay.
         generated_tokens (`int`): completion tokens generated in training so far, over all processes and all calls of
-            `train()`; `max_generated_tokens` is held against it.
-        idle_reason (`str` or `None`): why the last generation replayed nothing.
+            `train()`; `max_generated_tokens` limits it.
+        idle_reason (`str` or `None`): why the last iteration replayed nothing.
         last_metrics (`dict`): all of this package's metrics in the training log that is being written, whether or not
             `replay_metrics` shows them; callbacks can read them in `on_log`.
-        counts (`dict`): completions `stored` and `replayed`, and questions `retired`, of this run so far.
+        counts (`dict`): completions `stored` and `replayed`, and questions `retired`, in this run so far.
 
     Raises:
-        ConfigurationError: an option or argument that cannot be combined with replay; before the model is loaded.
-        DatasetError: a missing column, or fewer questions than one generation takes.
-        HostVersionError: an unsupported version of TRL.
+        ConfigurationError: an option or argument cannot be combined with replay; raised before the model is loaded.
+        DatasetError: a column is missing, or there are fewer questions than one generation takes.
+        HostVersionError: the version of TRL is not supported.
     """
 
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):

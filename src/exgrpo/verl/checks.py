@@ -110,7 +110,7 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
     if (mode := select(config, f"{actor}.policy_loss.loss_mode", "vanilla")) not in ("vanilla", LOSS_MODE):
         yield (
             f"{actor}.policy_loss.loss_mode={mode}",
-            "fresh tokens are learned from by PPO's clip, replayed ones by exgrpo.correction",
+            "fresh tokens are trained on with PPO's clip, replayed ones with exgrpo.correction",
             f"{actor}.policy_loss.loss_mode={LOSS_MODE}",
         )
     strategy = select(config, f"{actor}.strategy")
@@ -127,7 +127,7 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
     if options.objective.baseline == "split" and _has_single_stored_member(options):
         yield (
             "exgrpo.baseline=split with a single stored completion in a group",
-            "centred by itself it always has the advantage 0, and nothing would be learned from it",
+            "centred by itself it always has the advantage 0, and would teach nothing",
             "exgrpo.baseline=group or fresh",
         )
 

@@ -21,7 +21,7 @@ class VerlOptions:
 
     Args:
         replay: what is remembered and replayed.
-        objective: how it is learned from.
+        objective: options of the objective.
         preset: whose values the options have that were not given.
         correctness_function: name of the reward function; verl has one.
         correctness_threshold: a completion is right if its reward is above this.

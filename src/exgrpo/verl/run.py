@@ -64,7 +64,7 @@ class Run:
 
     Attributes:
         planner, session: the experience and its plans; where it is kept.
-        layout: which key is which row of the batch under way.
+        layout: the rows of the current batch by their keys.
         idle_reason: why the batch that was planned last replays nothing.
         reported: the reason that was logged last.
         generated_tokens: completion tokens so far.

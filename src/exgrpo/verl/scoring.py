@@ -26,7 +26,7 @@ def measure(
     Means over each completion's own tokens; the entropy in nats over the full vocabulary.
 
     Args:
-        workers: the actor's worker group, of which no rollout is under way.
+        workers: the actor's worker group; it must not be rolling out.
         model: verl's `actor_rollout_ref`.
         prompts: token ids of each.
         trajectories: to measure.

@@ -194,7 +194,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
         return batch
 
     def _rows_to_learn_from(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """Return the rows of a batch that have a gradient, balanced anew, and write the weights that make up for it."""
+        """Return the rows of a batch that have a gradient, balanced again, and write the weights that compensate."""
         assert self.replay is not None
         part = batch
         if self._skips_rows:

@@ -302,7 +302,7 @@ class History:
         np.maximum.at(per.replayed_at, question, self.replays["step"][replayed])
 
     def _follow(self, observed: slice, retired: slice) -> None:
-        """Update the places of questions; anew where K changed."""
+        """Update the places of questions; from the start where K changed."""
         if self.places is None or self.places.k != self.num_generations:
             self.places = Places(self.num_generations)
             observed, retired = slice(0, len(self.observations)), slice(0, len(self.retirements))

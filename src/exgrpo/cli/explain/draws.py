@@ -58,10 +58,10 @@ class Table:
     def _rule(self) -> Eligible | None:
         """Return the eligibility rule; None where all that can be replayed may be drawn."""
         config = self.config
-        moment = MIXINGS[config.mixing].traits["stage"]
+        stage = MIXINGS[config.mixing].traits["stage"]
         if config.mixing in ("prompt", "rescue"):
             return None
-        return eligible_questions(self.buffer, config, self.pool.step, moment)
+        return eligible_questions(self.buffer, config, self.pool.step, stage)
 
     def _chances_of(self, pool: DrawnFrom) -> FloatArray | None:
         """Return each bucket's probability in a draw; None where questions are drawn one by one."""

@@ -97,7 +97,7 @@ def _replay(found: Row) -> None:
         "added": f"All {batch} questions are fresh; {replay['wanted']} stored completions are added, with the advantages that "
         "they had.",
         "prefix": f"{wanted} are asked together with the first tokens of a stored success: all {k} completions go on from "
-        "there, and no token before it is learned from.",
+        "there, and no token before it is trained on.",
         "prompt": f"{wanted} are replayed, without a trajectory: all {k} completions are fresh.",
         "rescue": f"All {batch} questions are fresh. In a group without a success one failure gives way to a stored success: "
         f"in {replay['replayed']:.1f} groups a step, if completions are right by chance, as often as their question's "

@@ -7,16 +7,12 @@ from torch import Tensor
 
 from ...registry import register
 from ..loss import MAX_LOG_RATIO, Terms
+from .corrections import truncated
 
 
 def own_tokens(terms: Terms) -> Tensor:
     """Return where the replayed tokens are, (B, T)."""
     return torch.ones_like(terms.log_w, dtype=torch.bool) if terms.tokens is None else terms.tokens
-
-
-def weighted_by_ratio(terms: Terms) -> Tensor:
-    """Return sg(min(w, c)) A log pi."""
-    return torch.exp(terms.log_w.detach().clamp(max=math.log(terms.config.truncation))) * terms.advantages * terms.logps
 
 
 def second_moment(terms: Terms) -> Tensor:
@@ -76,7 +72,7 @@ def veto(terms: Terms) -> Tensor:
     Where A < 0, nothing counts after the first token with w below `veto_ratio`: the policy would not have come that
     far.
     """
-    return torch.where(vetoed(terms), 0.0, weighted_by_ratio(terms))
+    return torch.where(vetoed(terms), 0.0, truncated(terms))
 
 
 def vetoed(terms: Terms) -> Tensor:

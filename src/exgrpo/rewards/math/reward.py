@@ -53,7 +53,7 @@ def math_reward(
             point of a numeric evaluation; the same unit, base and percent sign if both have one; no decimal in place of
             a number that is none; an answer that is boxed or introduced. `strict_math_reward` is this function with it
             set: pass both to a trainer, with weights 1 and 0, and name it as `correctness_function`. Then `math_reward`
-            is what is learned from, and only what is strictly right enters the experience.
+            is what the policy is trained on, and only what is strictly right enters the experience.
 
     Returns:
         N rewards; None (unscorable) where the gold answer cannot be read, which is logged once per process.
