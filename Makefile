@@ -88,7 +88,7 @@ docs: $(STAMP)  ## regenerate what is generated from the code
 
 docs-site:  ## the documentation as a site with search, in site/; dead links are errors
 	test -x .venv-docs/bin/mkdocs || $(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check -c constraints.txt "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=1.0"
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check -c constraints.txt "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=1.0" ruff
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 
 release-check: $(STAMP)  ## what a release would ship: versions, notes, files, licences, and the wheel without extras
