@@ -36,16 +36,17 @@ test-browser: $(STAMP)  ## the page of a run in a headless Chromium, which must 
 	EXGRPO_NEEDS_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/view
 
 $(SHARDED)/.installed: pyproject.toml constraints.txt
+	command -v c++ >/dev/null || { echo "make test-sharded: DeepSpeed needs a C++ compiler (apt-get install g++). Nothing was tested." >&2; exit 1; }
 	test -x $(SHARDED)/bin/python || $(PYTHON) -m venv $(SHARDED)
-	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja
-	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel ninja && \
+	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' && \
 	$(SHARDED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed || \
-	  { echo "make test-sharded: DeepSpeed cannot be installed here (it needs a C++ compiler and the package index)." >&2; exit 1; }
+	{ echo "make test-sharded: DeepSpeed's environment could not be installed (it needs the package index). Nothing was tested." >&2; exit 1; }
 	touch $@
 
 test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (15 minutes on 2 cores)
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(SHARDED)/extensions PATH=$(CURDIR)/$(SHARDED)/bin:$$PATH OMP_NUM_THREADS=1 \
-	  python -m pytest -m sharded tests/sharded
+	  python -m pytest --timeout 3600 -m sharded tests/sharded
 
 $(VERL_STAMP): pyproject.toml constraints-verl.txt
 	test -x $(VERL)/python || $(PYTHON) -m venv .venv-verl
@@ -57,7 +58,7 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt
 	touch $(VERL_STAMP)
 
 test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 15 minutes on 2 cores)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore -m verl tests/verl
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore --timeout 3600 -m verl tests/verl
 
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
@@ -68,7 +69,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	touch $@
 
 test-vllm: $(VLLM)/.installed  ## a real vLLM on the CPU: colocated, with FSDP2 and LoRA, and as a server (1 minute on 2 cores, and 3 to install)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -W ignore -m vllm tests/vllm
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest -W ignore --timeout 3600 -m vllm tests/vllm
 
 check: $(STAMP)  ## format, lint, types, generated files
 	$(BIN)/ruff format --check .

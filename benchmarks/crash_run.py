@@ -52,7 +52,7 @@ from exgrpo.log.connection import SYNCHRONOUS
 from exgrpo.log.filesystem import VARIABLE, WAL
 from exgrpo.log.question_map import QuestionMap
 from exgrpo.log.reader import SERIAL_MASK
-from exgrpo.runtime.checkpoint import CheckpointFacts
+from exgrpo.runtime.checkpoint import CheckpointRecord
 from exgrpo.runtime.session import ExperienceSession
 from exgrpo.runtime.step import ReplayStep
 from exgrpo.trl import ExGRPOTrainer, last_checkpoint
@@ -306,7 +306,7 @@ class Kill:
 
             LogWriter.commit = commit
         elif self.place == "before exgrpo.json":
-            before(CheckpointFacts, "write", here)
+            before(CheckpointRecord, "write", here)
         elif self.place == "before exgrpo.json is renamed":
             before(
                 exgrpo.runtime.checkpoint.os,
@@ -314,7 +314,7 @@ class Kill:
                 lambda a, b: here() if str(b).endswith("/exgrpo.json") else None,
             )
         elif self.place == "after exgrpo.json":
-            after(CheckpointFacts, "write", here)
+            after(CheckpointRecord, "write", here)
         else:
             assert self.place == "before trainer_state.json"
             before(TrainerState, "save_to_json", here)
@@ -400,7 +400,7 @@ WRITERS = [
     (PreTrainedTokenizerBase, "save_pretrained"),
     (torch, "save"),
     (exgrpo.runtime.checkpoint, "save_file"),
-    (CheckpointFacts, "write"),
+    (CheckpointRecord, "write"),
     (TrainerState, "save_to_json"),
 ]
 """What writes the files of a checkpoint."""

@@ -26,7 +26,7 @@ from exgrpo.config import ReplayConfig
 from exgrpo.experience import ExperienceBuffer, Group, Trajectory
 from exgrpo.experience.events import Observed, Planned, PlannerState
 from exgrpo.experience.replayed import snapshot_of
-from exgrpo.log import LogReader, LogWriter, Provenance, QuestionFacts, rebuild
+from exgrpo.log import LogReader, LogWriter, Provenance, QuestionRecord, rebuild
 from exgrpo.replay import FreshStream, ReplayPlanner
 
 B, K, PER_QUESTION, COMMIT = 64, 8, 10, 512
@@ -36,8 +36,8 @@ class Synthetic:
     def __init__(self, number: int):
         self.keys = [f"{i:032x}" for i in range(number)]
 
-    def facts(self, question: int) -> QuestionFacts:
-        return QuestionFacts(self.keys[question], question, f"What is {question} + {question}?", '{"answer": "42"}')
+    def record(self, question: int) -> QuestionRecord:
+        return QuestionRecord(self.keys[question], question, f"What is {question} + {question}?", '{"answer": "42"}')
 
 
 def resident() -> int:

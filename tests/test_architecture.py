@@ -172,6 +172,25 @@ def test_every_module_says_what_it_is_for():
         assert ast.get_docstring(tree(module)) or not tree(module).body, module
 
 
+CLAUSES = " How Of Those What When Where Whether Which Who Why "
+NO_VERBS = (
+    f"{CLAUSES}A All An And Any As At Both By Each Every For From He If In Is It Its Like More Most No None Not Nothing On "
+    "One Only Or Other Several Some Such The Their There These They This To Two Under With Without "
+)
+"""Words that begin a noun phrase or a clause; ruff's D401 finds verbs in another mood."""
+
+
+def test_docstrings_say_what_to_do_and_not_what_is():
+    """Functions: "Return ...", "Count ...". Modules, classes and properties may be noun phrases, but no clauses."""
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (text := ast.get_docstring(node)):
+                decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
+                acts = isinstance(node, ast.FunctionDef) and not any("property" in name for name in decorators)
+                where = f"{module}.{getattr(node, 'name', '')}: {text.splitlines()[0]}"
+                assert f" {text.split()[0]} " not in (NO_VERBS if acts else CLAUSES), where
+
+
 def test_what_nobody_does():
     """Print outside the command line, keep state by pickle, stop in a debugger, or swallow every exception."""
     for module in MODULES:

@@ -246,6 +246,17 @@ def test_presets_and_axes_are_told():
                 assert f"`{value}`" in axes, (option, value)
 
 
+def test_commands_and_environment_variables_are_told():
+    from exgrpo.cli.main import COMMANDS
+
+    told = {row[0].strip("`").removeprefix("exgrpo ") for row in rows_of(text_of(ROOT / "docs" / "commands.md"))}
+    assert set(COMMANDS) <= told
+    source = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    named = set(re.findall(r"EXGRPO_[A-Z_]*[A-Z]\b", source))
+    assert named
+    assert named == set(re.findall(r"EXGRPO_[A-Z_]+", text_of(ROOT / "docs" / "commands.md")))
+
+
 # Figures ----------------------------------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ def test_a_choice_that_answers_otherwise(answer):
 def test_an_eviction_that_answers_otherwise(place):
     exgrpo.register_eviction("mine", lambda c: place)
     lab = Lab(questions=4, k=4, eviction="mine", capacity_per_question=2)
-    with pytest.raises(ConfigurationError, match="eviction 'mine' must answer with a place from 0 to 1"):
+    with pytest.raises(ConfigurationError, match="eviction 'mine' must return a place from 0 to 1"):
         lab.store(0, 1, 2, 3)
     assert len(lab.buffer) == lab.buffer.live_slots().size == 2  # what raised left nothing behind
 

@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
-LINK = re.compile(r"(\]\()((?:\.\./)+)([^)#\s]+)((?:#[^)\s]*)?\))")
+LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 SHOWN = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".toml": "toml"}
 REFERENCE = re.compile(r"\[<code>~?(?:[\w.]+\.)?(\w+)</code>\]")
 """A name as docstrings of the Hugging Face libraries refer to it."""
@@ -29,20 +29,24 @@ def on_files(files: Files, config: Any) -> Files:
             if target in seen or not (ROOT / target).exists():
                 continue
             seen.add(target)
-            files.append(generated(target, config))
+            file = generated(target, config)
+            file.inclusion = InclusionLevel.NOT_IN_NAV
+            files.append(file)
             if (ROOT / target).suffix == ".md":
                 waiting.append(ROOT / target)
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead links that leave docs/ to the pages made of what they name."""
+    """Lead links from or to files outside docs/ to the pages made of what they name."""
     here = page.file.src_uri
     source = here.removeprefix("files/") if here.startswith("files/") else f"docs/{here}"
 
     def led(match: re.Match[str]) -> str:
-        before, up, path, after = match.groups()
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), up + path))
+        before, path, after = match.groups()
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if not (ROOT / target).exists():
+            return match[0]
         there = target.removeprefix("docs/") if target.startswith("docs/") else uri_of(target)
         return before + posixpath.relpath(there, posixpath.dirname(here) or ".") + after
 
@@ -57,7 +61,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
 def outside(page: Path) -> list[str]:
     """Paths, from the root, of what a page links to outside docs/."""
     prose = FENCED.sub("", page.read_text(encoding="utf-8"))
-    targets = [(page.parent / (up + path)).resolve() for _, up, path, _ in LINK.findall(prose)]
+    targets = [(page.parent / path).resolve() for _, path, _ in LINK.findall(prose)]
     inside = [target for target in targets if target.is_relative_to(ROOT)]
     return [target.relative_to(ROOT).as_posix() for target in inside if not target.is_relative_to(ROOT / "docs")]
 

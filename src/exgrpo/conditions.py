@@ -1,4 +1,4 @@
-"""When an option matters: conditions on the others, said beside each field as `used_if`. Standard library only."""
+"""Conditions under which an option matters, declared beside each field as `used_if`. Standard library only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ Condition = Callable[[Any, Any], bool]
 
 
 def one_of(option: str, *values: Any) -> Condition:
-    """Hold where an option has one of some values, or names a rule of the user's own, which may read any option."""
+    """Make a condition that an option has one of some values, or names a user's rule, which may read any option."""
 
     def holds(replay: Any, objective: Any) -> bool:
         value = getattr(replay if hasattr(replay, option) else objective, option)
@@ -20,17 +20,17 @@ def one_of(option: str, *values: Any) -> Condition:
 
 
 def unless(option: str, *values: Any) -> Condition:
-    """Hold where an option has none of some values."""
+    """Make a condition that an option has none of some values."""
     return lambda replay, objective: getattr(replay if hasattr(replay, option) else objective, option) not in values
 
 
 def every(*conditions: Condition) -> Condition:
-    """Hold where all of some conditions do."""
+    """Make a condition that all of some conditions hold."""
     return lambda replay, objective: all(condition(replay, objective) for condition in conditions)
 
 
 def either(*conditions: Condition) -> Condition:
-    """Hold where one of some conditions does."""
+    """Make a condition that one of some conditions holds."""
     return lambda replay, objective: any(condition(replay, objective) for condition in conditions)
 
 

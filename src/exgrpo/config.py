@@ -1,9 +1,9 @@
-"""What can be chosen: frozen dataclasses with the method's defaults. Standard library only.
+"""Configuration: frozen dataclasses with the method's defaults. Standard library only.
 
-`ReplayConfig` says what is remembered and when it is replayed, `ObjectiveConfig` how it is learned from. A host keeps
-the same names flat in its own configuration (`exgrpo.trl.ExGRPOConfig`); a test holds names and defaults together.
+`ReplayConfig` says what is remembered and when it is replayed, `ObjectiveConfig` how it is trained on. A host keeps the
+same names flat in its own configuration (`exgrpo.trl.ExGRPOConfig`); a test keeps names and defaults in step.
 Defaults are those of ExGRPO [ExGRPO, sec. 3 and 4]; where paper and released code disagree,
-`docs/paper-against-code.md` says which was taken.
+`docs/paper-against-code.md` says which one they follow.
 """
 
 import math
@@ -45,7 +45,7 @@ MIXINGS = Registry(
     {
         "share": "exgrpo.replay.counts",
         "coin": "exgrpo.replay.options.coin",
-        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.options.append"),
+        **dict.fromkeys(("added", "prompt"), "exgrpo.replay.counts"),
         **dict.fromkeys(("rescue", "none"), "exgrpo.replay.options.rescue"),
         "prefix": "exgrpo.replay.options.prefix",
     },
@@ -67,7 +67,7 @@ QUESTION_SAMPLERS = Registry(
         "eligible": None,
         "per_question": None,
         "uniform": None,
-    },  # the latter two: of old samplers
+    },  # the last two are for samplers of the old form
 )
 TRAJECTORY_CHOICES = Registry(
     "trajectory_choice",
@@ -121,13 +121,13 @@ BASELINES = Registry(
 
 
 def _option(default: Any, text: str, used_if: Condition = always, **more: Any) -> Any:
-    """Define an option: its default, what it says, and when it matters beside the others."""
+    """Declare an option: its default, its help text, and the condition under which it matters."""
     return field(default=default, metadata={"help": text, "used_if": used_if}, **more)
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What is remembered, and what of it is replayed, when. Every field is checked at construction."""
+    """Options of the experience and of replay. Every field is checked at construction."""
 
     # How stored experience enters a batch
 
@@ -190,7 +190,7 @@ class ReplayConfig:
     )
     prefix_range: tuple[float, ...] = _option(
         (0.2, 0.8),
-        "Lowest and highest fraction, in [0, 1].",
+        "Lowest and highest fraction of a stored success in a prefix, in [0, 1].",
         used_if=PREFIXING,
     )
     prefix_steps: int = _option(
@@ -247,7 +247,7 @@ class ReplayConfig:
     )
     range_high: float = _option(
         0.7,
-        "Upper bound of `range`, likewise.",
+        "Upper bound of `range`: an accuracy, exclusive; with `range_adapts` a quantile.",
         used_if=every(DRAWING, one_of("question_choice", "range")),
     )
     range_adapts: bool = _option(
@@ -269,7 +269,7 @@ class ReplayConfig:
     )
     difficulty_window: int = _option(
         100,
-        "Completions that `window` difficulty looks back on.",
+        "Most completions in the window of `window` difficulty.",
         used_if=every(BY_ACCURACY, one_of("difficulty", "window")),
     )
     by_problem_type: bool = _option(
@@ -500,22 +500,22 @@ class ReplayConfig:
 
     @property
     def replays(self) -> bool:
-        """Whether stored experience, or a question for its sake, ever enters a batch."""
+        """True if a batch can ever contain stored experience, or a question chosen for its sake."""
         return self.mixing != "none"
 
     @property
     def active(self) -> bool:
-        """Whether batches are planned here, and what came of them is kept: for replay, or to leave questions out."""
+        """True if batches are planned and their outcomes kept: for replay, or to leave questions out."""
         return self.replays or self.skip != "none"
 
     @property
     def replays_questions(self) -> bool:
-        """Whether questions of a batch are replayed ones (before generation), rather than groups mended after it."""
+        """True if questions are replayed before generation, rather than groups mended after it."""
         return self.mixing in ("share", "coin", "added", "prompt", "prefix")
 
     @property
     def uses_quality(self) -> bool:
-        """Whether completions must be embedded."""
+        """True if completions must be embedded."""
         registries = (TRAJECTORY_CHOICES, ADMISSIONS, EVICTIONS)
         return self.mixing not in ("prompt", "none") and any(
             registry.needs_quality(getattr(self, registry.option)) for registry in registries
@@ -584,7 +584,7 @@ class ReplayConfig:
         self._check_together()
 
     def _check_together(self) -> None:
-        """What each option allows by itself and not beside the others."""
+        """Check combinations of options that are valid by themselves."""
         if self.range_low > self.range_high or (self.range_low == self.range_high and not self.range_adapts):
             _refuse(self, "range_low", f"below range_high ({self.range_high!r})")
         if self.on_policy_floor > self.on_policy_start:
@@ -603,7 +603,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """How fresh and replayed tokens are learned from."""
+    """Options of the objective for fresh and replayed tokens."""
 
     correction: str = _option(
         "shaped",
@@ -680,22 +680,22 @@ class ObjectiveConfig:
 
 
 def _refuse(config: object, name: str, required: str, hint: str = "") -> None:
-    came = getattr(config, name)
+    value = getattr(config, name)
     default = next(f.default for f in fields(config) if f.name == name)  # type: ignore[arg-type]
-    raise ConfigurationError(f"{name} must be {required}, but is {came!r}.{hint} The default is {default!r}.")
+    raise ConfigurationError(f"{name} must be {required}, but is {value!r}.{hint} The default is {default!r}.")
 
 
 def _one_of(config: object, name: str, options: Collection[str]) -> None:
-    came = spelled(getattr(config, name), options)
-    object.__setattr__(config, name, came)
-    if came not in options:
+    value = spelled(getattr(config, name), options)
+    object.__setattr__(config, name, value)
+    if value not in options:
         own = ", or a dotted path to your own" if getattr(options, "open_to_users", False) else ""
         required = "one of " + ", ".join(repr(o) for o in options) + own
-        _refuse(config, name, required, did_you_mean(came, options))
+        _refuse(config, name, required, did_you_mean(value, options))
 
 
 def _plain(config: object, name: str, kind: type) -> Any:
-    """The value of an option; a number of another library (numpy) becomes Python's."""
+    """Return the value of an option, with a number of another library (numpy) converted to Python's."""
     value = getattr(config, name)
     if isinstance(value, kind) and hasattr(value, "item"):
         value = value.item()
@@ -704,7 +704,7 @@ def _plain(config: object, name: str, kind: type) -> Any:
 
 
 def _shares(config: object, name: str) -> None:
-    """A sequence of shares, kept as a tuple: a recipe file gives a list."""
+    """Check a sequence of shares, and keep it as a tuple: a recipe file gives a list."""
     value = getattr(config, name)
     value = value.tolist() if hasattr(value, "tolist") else value
     shares = isinstance(value, (list, tuple)) and all(
@@ -716,7 +716,7 @@ def _shares(config: object, name: str) -> None:
 
 
 def _range(config: object, name: str) -> None:
-    """Two fractions, the lower one first, kept as a tuple."""
+    """Check two fractions, the lower one first, and keep them as a tuple."""
     value = getattr(config, name)
     value = value.tolist() if hasattr(value, "tolist") else value
     numbers_only = isinstance(value, (list, tuple)) and all(

@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose.
+"""Errors that this package raises on purpose.
 
 Each is also the standard-library error that it replaces, so ``except ValueError`` keeps working::
 
@@ -42,7 +42,7 @@ class LogInUseError(ExperienceLogError):
 
 
 class DamagedLogError(ExperienceLogError):
-    """A log does not hold what was written into it."""
+    """The log is damaged: it does not hold what was written into it."""
 
 
 class CheckpointError(ExGRPOError, OSError):

@@ -18,8 +18,7 @@ OBJECTIVE_FIELDS = tuple(f.name for f in fields(ObjectiveConfig))
 
 @dataclass(frozen=True)
 class Preset:
-    """A recipe: what it is in a sentence, where it comes from, the option values that differ from the defaults, and what it
-    sets of the host's own options."""
+    """A recipe: its description, its source, its options that differ from the defaults, and options of the host."""
 
     summary: str
     source: str
@@ -273,7 +272,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 
 
 def preset_name(name: Any) -> str:
-    """The preset of this name, as it is spelled here; raise ConfigurationError where there is none."""
+    """Return the preset of this name as spelled here; raise ConfigurationError where there is none."""
     found = spelled(name, PRESETS)
     if found not in PRESETS:
         raise ConfigurationError(
@@ -283,7 +282,7 @@ def preset_name(name: Any) -> str:
 
 
 def resolve(preset: str = "exgrpo", **options: Any) -> tuple[ReplayConfig, ObjectiveConfig]:
-    """The configuration of a preset with `options` over it; an option that is None counts as not given."""
+    """Return the configuration of a preset with `options` on top; an option that is None counts as not given."""
     preset = preset_name(preset)
     unknown = sorted(set(options) - set(REPLAY_FIELDS) - set(OBJECTIVE_FIELDS))
     if unknown:

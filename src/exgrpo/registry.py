@@ -29,7 +29,7 @@ class Rule:
 
 
 class Registry(Mapping[str, Rule]):
-    """What one option can be.
+    """The possible values of one option.
 
     Args:
         option: the name of the option.
@@ -80,7 +80,7 @@ class Registry(Mapping[str, Rule]):
         self._rules[name] = Rule(function, self.traits | {"needs_quality": name in self._quality} | traits)
 
     def needs_quality(self, name: str) -> bool:
-        """Whether a rule looks at the quality of completions; imports none that is built in."""
+        """Return whether a rule uses the quality of completions; imports no built-in rule."""
         return name in self._quality if name in self.homes else bool(self[name].traits["needs_quality"])
 
     def __getitem__(self, name: str) -> Rule:
@@ -93,7 +93,7 @@ class Registry(Mapping[str, Rule]):
                 f"{self.option} {name!r} is none of {', '.join(map(repr, self))}.{did_you_mean(name, self)}"
             )
         function = imported(f"{self.option}={name!r}", name)
-        for rule in self._rules.values():  # its module may have registered it
+        for rule in self._rules.values():  # importing its module may have registered it
             if function in (rule, rule.function):
                 return rule
         return Rule(function, {trait: getattr(function, trait, value) for trait, value in self.traits.items()})
@@ -105,7 +105,7 @@ class Registry(Mapping[str, Rule]):
         return len({*self.homes, *self._rules})
 
     def __contains__(self, name: object) -> bool:
-        """Whether a configuration may hold this name. What stands at a dotted path is looked at later, by `resolve_rules`."""
+        """Return whether a configuration may hold this name; dotted paths are resolved later, by `resolve_rules`."""
         known = isinstance(name, str) and (name in self.homes or name in self._rules)
         return known or (self.open_to_users and is_dotted_path(name))
 
@@ -160,7 +160,7 @@ def resolve_rules(*configs: object) -> None:
 
 
 def is_dotted_path(name: object) -> bool:
-    """Whether a name has the form `package.module.attribute`."""
+    """Return whether a name has the form `package.module.attribute`."""
     return isinstance(name, str) and "." in name and all(part.isidentifier() for part in name.split("."))
 
 
@@ -177,7 +177,7 @@ def imported(subject: str, path: str, otherwise: str = "") -> Any:
     """
     choices = f" {otherwise}" if otherwise else ""
     if not is_dotted_path(path):
-        raise ConfigurationError(f"{subject} is no dotted path, such as 'my_package.my_module.mine'.{choices}")
+        raise ConfigurationError(f"{subject} is not a dotted path, such as 'my_package.my_module.mine'.{choices}")
     module_name, _, attribute = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)

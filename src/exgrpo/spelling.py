@@ -6,7 +6,7 @@ from typing import Any
 
 
 def spelled(name: Any, options: Iterable[str]) -> Any:
-    """Return the option that a name means, hyphens and underscores alike; the name itself where it means none."""
+    """Return the option that a name means, with hyphens or underscores; the name itself where it means none."""
     if not isinstance(name, str):
         return name
     return {option.replace("-", "_"): option for option in options}.get(name.replace("-", "_"), name)

@@ -1,4 +1,4 @@
-"""What is set in vain is told, not ignored: options that have no effect beside the others, by their `used_if`."""
+"""Unused options: report options that have no effect beside the others, by their `used_if`."""
 
 from dataclasses import fields
 

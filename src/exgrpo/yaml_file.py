@@ -11,7 +11,11 @@ EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def read_yaml(path: Path, what: str) -> Any:
-    """The file's value; `what` it is, for messages. A name that occurs twice in a mapping is refused: YAML keeps the last.
+    """Read a YAML file; refuse duplicate names in a mapping, of which YAML would keep the last.
+
+    `what` names the file's role in messages.
+
+    `what` names the file's role in messages.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not YAML.
@@ -35,7 +39,7 @@ def read_yaml(path: Path, what: str) -> Any:
 
 
 def with_numbers(value: Any) -> Any:
-    """The value with numbers such as 8e-4, which YAML 1.1 takes for text, as numbers; in mappings and lists too."""
+    """Convert numbers such as 8e-4, which YAML 1.1 takes for text; in mappings and lists too."""
     if isinstance(value, Mapping):
         return {key: with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

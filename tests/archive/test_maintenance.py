@@ -237,7 +237,7 @@ def test_what_is_no_log_is_refused(tmp_path):
     with pytest.raises(ExperienceLogError, match="there is no experience log"):
         verify(tmp_path / "none.db")
     sqlite3.connect(tmp_path / "other.db").executescript("CREATE TABLE t (x)").connection.close()
-    with pytest.raises(ExperienceLogError, match="no experience log of exgrpo"):
+    with pytest.raises(ExperienceLogError, match="not an experience log of exgrpo"):
         verify(tmp_path / "other.db")
 
 
@@ -484,7 +484,7 @@ def held(path):
         source = source_of(reader)
         return [
             (
-                source.questions[t.trajectory.question].facts.key, t.trajectory.completion_ids.tolist(),
+                source.questions[t.trajectory.question].record.key, t.trajectory.completion_ids.tolist(),
                 t.trajectory.behaviour_logps.tobytes(), t.trajectory.rewards.tobytes(),
                 t.trajectory.step - source.end, t.trajectory.finish_reason,
             )
@@ -495,7 +495,7 @@ def held(path):
 def accuracies(path):
     with LogReader(path) as reader:
         source = source_of(reader)
-        return {q.facts.key: (q.successes, q.scorable, q.step - source.end) for q in source.questions if q.scorable}
+        return {q.record.key: (q.successes, q.scorable, q.step - source.end) for q in source.questions if q.scorable}
 
 
 def made(path, **kwargs):
@@ -540,7 +540,7 @@ def test_merging_a_log_with_itself_is_refused(tmp_path):
 
 def retired_of(path):
     with LogReader(path) as reader:
-        return {question.facts.key for question in source_of(reader).questions if question.retired}
+        return {question.record.key for question in source_of(reader).questions if question.retired}
 
 
 def test_what_had_retired_stays_so_where_nothing_else_is_known(tmp_path):

@@ -49,20 +49,20 @@ def bits(trajectory):
 def stored(path, position=None):
     """Key and bits of all that a log holds, oldest first, entropies as measured last."""
     with LogReader(path) as reader:
-        facts = dict(reader.questions())
+        records = dict(reader.questions())
         buffer, state = buffer_at(reader, position)
         slots = buffer.live_slots()
         rows = []
         for slot in slots[np.argsort(buffer.column("serial")[slots])].tolist():
             t = buffer.get(slot)
             measured = {name: buffer.column(name)[slot].item() for name in ("entropy", "entropy_step")}
-            rows.append((facts[t.question].key, bits(replace(t, **measured))))
+            rows.append((records[t.question].key, bits(replace(t, **measured))))
         return rows, state.step
 
 
 def read(folder):
     source = read_folder(folder)
-    return [(source.questions[k.trajectory.question].facts.key, bits(k.trajectory)) for k in source.trajectories]
+    return [(source.questions[k.trajectory.question].record.key, bits(k.trajectory)) for k in source.trajectories]
 
 
 # There and back -------------------------------------------------------------------------------------------------------
@@ -212,11 +212,11 @@ def test_the_card_says_what_it_is(log, folder):
         "trajectories": True, "questions": False,
     }  # fmt: skip
     assert head["tags"] == ["exgrpo", "reasoning", "grpo"]
-    facts = head["exgrpo"]
+    metadata = head["exgrpo"]
     rows, end = stored(log)
-    assert (facts["format"], facts["end_step"], facts["trajectories"]) == (2, end, len(rows))
-    assert facts["failures"] == sum(not row[7] for _, row in rows)
-    assert facts["origins"] == {"1": vars(ORIGIN)}
+    assert (metadata["format"], metadata["end_step"], metadata["trajectories"]) == (2, end, len(rows))
+    assert metadata["failures"] == sum(not row[7] for _, row in rows)
+    assert metadata["origins"] == {"1": vars(ORIGIN)}
     for said in ("tiny", "tok-1", "tpl-1", f"{len(rows)} trajectories", "exgrpo experience import", "load_dataset"):
         assert said in text
     for column in pq.read_schema(folder / "trajectories/part-00000.parquet").names:
@@ -306,7 +306,7 @@ def test_a_folder_that_holds_something_is_left_alone(log, tmp_path):
     with LogReader(log) as reader:
         with pytest.raises(ExperienceLogError, match="is not empty"):
             export(reader, tmp_path)
-        with pytest.raises(ExperienceLogError, match="cannot be made"):
+        with pytest.raises(ExperienceLogError, match="cannot be created"):
             export(reader, tmp_path / "mine.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -478,7 +478,7 @@ def test_missing_columns_and_other_types_are_named(folder, table):
         ({"key": lambda keys: at(1, keys[0])(keys)}, "a question's key comes twice"),
         ({"successes": at(1, 9)}, "row 1: 9 successes of"),
         ({"successes": at(1, -1)}, "row 1: -1 successes of"),
-        ({"observed_at": at(1, None)}, "at step None cannot be"),
+        ({"observed_at": at(1, None)}, "at step None are impossible"),
         ({"spread": at(1, -0.5)}, r"row 1: a spread of -0\.5"),
         ({"spread": at(1, math.nan)}, "row 1: a spread of nan"),
     ],

@@ -695,9 +695,9 @@ def test_nothing_that_a_dataset_says_commands_the_terminal(tmp_path, capsys):
     evil = "clear \x1b[2J title \x1b]0;pwned\x07 c1 \x9b31m turn \u202e bell \x07"
 
     class Evil(Dataset):
-        def facts(self, question):
+        def record(self, question):
             return replace(
-                super().facts(question),
+                super().record(question),
                 prompt=evil,
                 columns=json.dumps({"a": evil}, ensure_ascii=False),
                 problem_type=evil,

@@ -371,8 +371,8 @@ def test_a_log_under_other_options(say, log):
 
 def test_problem_types_of_a_log(say, tmp_path):
     class Typed(Dataset):
-        def facts(self, question):
-            return replace(super().facts(question), problem_type=f"kind {question % TYPES}")
+        def record(self, question):
+            return replace(super().record(question), problem_type=f"kind {question % TYPES}")
 
     run = Run(tmp_path / "experience.db", Typed(), by_problem_type=True)
     run.generations(8)

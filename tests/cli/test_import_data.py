@@ -102,8 +102,8 @@ def test_completions_become_what_the_policy_would_have_written(bring, tmp_path):
     texts = [h.encode(tokenizer, text) for text in ("a0$", "b1$", "c2$", "d2", "e3$")]
     assert [one.completion_ids.tolist() for _, one, _ in found] == texts
     assert [one.finish_reason for _, one, _ in found] == ["stop", "stop", "stop", "length", "stop"]
-    for facts, one, origin in found:
-        prompt = tokenizer(facts.prompt)["input_ids"]
+    for record, one, origin in found:
+        prompt = tokenizer(record.prompt)["input_ids"]
         logps, _ = h.score_alone(model, prompt, one.completion_ids.tolist())
         assert one.behaviour_logps == pytest.approx(np.array(logps), abs=1e-5)
         assert (origin.source, origin.behaviour_logps) == ("data.jsonl", FORWARD)
@@ -186,7 +186,7 @@ def test_the_run_s_questions_are_found_by_their_prompts(bring, tmp_path):
     ]
     report = bring(rows, *of_run)
     assert counts(report) == {"whose question the run does not have": 1}
-    assert [(facts.prompt, json.loads(facts.columns)) for facts, *_ in stored(tmp_path / "bank")] == [
+    assert [(record.prompt, json.loads(record.columns)) for record, *_ in stored(tmp_path / "bank")] == [
         ("q5=", {"right": "a5|b5"}), ("q1=", {"right": "a1|b1"}),
     ]  # fmt: skip
     assert "none of its 1 questions is one of the run's" in bring(rows[2:], *of_run, code=2)
@@ -199,7 +199,7 @@ def test_every_bad_row_is_named_before_the_model_is_loaded(bring, tmp_path):
     rows = [row(0, "a0"), row(1, " "), row(2, 7), {**row(3, "a3"), "answer": None}, {**row(4, "a4"), "question": ""},
             row(5, ["a5", "b5"], finish_reason=["stop"])]  # fmt: skip
     said = bring(rows, code=2, model=str(tmp_path / "nowhere"))
-    assert "5 of 6 rows are not as they must be" in said
+    assert "5 of 6 rows are invalid" in said
     for number, what in ((2, "is missing"), (3, "came as int: 7"), (4, "an answer is missing"), (5, "a question is missing"),
                          (6, "2 completions, but 1 values")):  # fmt: skip
         assert any(f"row {number}:" in line and what in line for line in said.splitlines()), (number, said)
@@ -235,7 +235,7 @@ def test_a_log_of_another_reward_is_refused(bring, tmp_path):
     )
     assert "was written with another reward functions" in said
     bring([row(1, "a1")])
-    assert [facts.prompt for facts, *_ in stored(tmp_path / "bank")] == ["q0=", "q1="]
+    assert [record.prompt for record, *_ in stored(tmp_path / "bank")] == ["q0=", "q1="]
     assert bring([row(1, "a1")])["log"]["sources"][0]["left_out"] == {"already stored": 1}
 
 
@@ -260,7 +260,7 @@ def test_a_dry_run_and_a_kill_leave_everything_as_it_was(bring, tmp_path, monkey
         monkeypatch.setattr(LogWriter, "_write", killed)
         with pytest.raises(Killed):
             bring([row(1, "a1"), row(2, "a2")])
-        assert [facts.prompt for facts, *_ in stored(tmp_path / "bank")] == ["q0="] if before else True
+        assert [record.prompt for record, *_ in stored(tmp_path / "bank")] == ["q0="] if before else True
         assert (tmp_path / "bank" / "experience.db").exists() == bool(before)
 
 
@@ -303,7 +303,7 @@ def test_a_run_starts_from_them(bring, tmp_path, caplog):
     bring([row(i, f"a{i}") for i in range(8)] + [row(20, "a20")])
     trainer = from_bank(tmp_path, preset="rescue")
     trainer.train()
-    assert sum(event.moment == "rescue" for event in trainer.events.of(Replayed)) == 16
+    assert sum(event.stage == "rescue" for event in trainer.events.of(Replayed)) == 16
     assert {origin.source for _, _, origin in stored(tmp_path / "run")} == {"data.jsonl"}
     assert "8 trajectories are of questions whose accuracy is not known yet" in caplog.text
 

@@ -15,7 +15,7 @@ from exgrpo.cli.rewards.audit import is_listed, second_for, states_several
 from exgrpo.cli.rewards.degeneration import Completion, signs
 from exgrpo.errors import DatasetError
 from exgrpo.experience import RIGHT, WRONG, Group, Trajectory
-from exgrpo.log import QuestionFacts
+from exgrpo.log import QuestionRecord
 from exgrpo.rewards import numeric_reward, pool
 from exgrpo.rewards.check import check_golds, final_answer
 from exgrpo.tasks.datasets import load_questions
@@ -143,7 +143,7 @@ def test_what_cannot_be_checked_is_said(dataset, say):
     told = say(
         "check", "--dataset_name", dataset, "--reward-funcs", "format", "numeric", "--correctness-function", "x"
     )[1]
-    assert "is none of the reward functions format_reward, numeric_reward" in told
+    assert "is not one of the reward functions format_reward, numeric_reward" in told
     with pytest.raises(DatasetError, match="column 'solution'"):
         check_golds(numeric_reward, load_questions(dataset), answer_name="solution")
 
@@ -214,10 +214,10 @@ class Questions(logs.Dataset):
     def __init__(self):
         super().__init__(len(COMPLETIONS))
 
-    def facts(self, question):
+    def record(self, question):
         gold = list(COMPLETIONS.values())[question][0]
         prompt = json.dumps([{"role": "user", "content": f"Question {question}?"}])
-        return QuestionFacts(
+        return QuestionRecord(
             self.keys[question], question, prompt, json.dumps({} if gold is None else {"answer": gold})
         )
 

@@ -37,9 +37,9 @@ def settings(*argv, **recipe):
 def checked(*argv, **recipe):
     """All that happens before a model is loaded."""
     made = settings(*argv, **recipe)
-    material = training.load_material(made)
-    training.check_material(made, material)
-    return made, material
+    inputs = training.load_inputs(made)
+    training.check_inputs(made, inputs)
+    return made, inputs
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_what_the_parser_does_not_know(argv, recipe, message):
         (["--task", "chains", "--dataset_name", "x"], ConfigurationError, "one source of questions"),
         (["--task", "chains", "--limit", "3"], ConfigurationError, "limit=3 has no effect without dataset_name"),
         (["--task", "chains", "--reward_weights", "1", "2"], ConfigurationError, "reward_weights has 2 values"),
-        (["--task", "chains", "--correctness_function", "f"], ConfigurationError, "none of the reward functions"),
+        (["--task", "chains", "--correctness_function", "f"], ConfigurationError, "is not one of the reward functions"),
         (["--task", "chains", "--loss_type", "bnpo"], ConfigurationError, "cannot be combined with replay"),
         (["--task", "chains", "--preset", "nope"], ConfigurationError, "no preset 'nope'"),
     ],
@@ -267,16 +267,16 @@ def test_refused_before_the_model_is_loaded(argv, kind, message, questions, monk
 
 
 def test_a_local_dataset(questions):
-    _, material = checked(
+    _, inputs = checked(
         *CPU, *TWO_QUESTIONS, "--dataset_name", questions, "--reward_funcs", "numeric", "--model_name_or_path", "a/model",
         "--conversational", "--system_prompt", "Count.", "--prompt_template", "How much is {question}", "--limit", "9",
     )  # fmt: skip
-    assert len(material.train) == 9
-    assert material.train[0]["prompt"] == [
+    assert len(inputs.train) == 9
+    assert inputs.train[0]["prompt"] == [
         {"role": "system", "content": "Count."},
         {"role": "user", "content": "How much is 0+1?"},
     ]
-    assert material.rewards[0](prompts=None, completions=["1"], answer=["1"]) == [1.0]
+    assert inputs.rewards[0](prompts=None, completions=["1"], answer=["1"]) == [1.0]
 
 
 @pytest.mark.parametrize(

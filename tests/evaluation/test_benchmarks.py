@@ -121,5 +121,5 @@ def test_what_is_no_benchmark_is_told(tmp_path):
     with pytest.raises(DatasetError, match=r"has no aime24\.jsonl"):
         load_benchmark("aime24", tmp_path)
     (tmp_path / "aime24.jsonl").write_text('{"query": "1+1"}\n')
-    with pytest.raises(DatasetError, match="row 1 is no row of AIME24: a row needs a question"):
+    with pytest.raises(DatasetError, match="row 1 is not a row of AIME24: a row needs a question"):
         load_benchmark("aime24", tmp_path)

@@ -15,7 +15,7 @@ from exgrpo.lab.bench import buffer as bench_buffer
 from exgrpo.lab.bench import log as bench_log
 from exgrpo.lab.bench import machine as bench_machine
 from exgrpo.lab.bench import step as bench_step
-from exgrpo.lab.bench.arms import Materials, Script, Setting
+from exgrpo.lab.bench.arms import ArmInputs, Script, Setting
 from exgrpo.lab.bench.process import in_a_process
 from exgrpo.lab.studies.workers import WorkerError
 
@@ -69,10 +69,10 @@ def test_sizes_may_be_written_short():
 
 def test_a_model_is_a_directory(tmp_path):
     with pytest.raises(UsageError, match=r"no config\.json"):
-        Materials(setting_of("--model", str(tmp_path)))
+        ArmInputs(setting_of("--model", str(tmp_path)))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UsageError, match="--variance own is for the tiny"):
-        Materials(setting_of("--model", str(tmp_path), "--variance", "own"))
+        ArmInputs(setting_of("--model", str(tmp_path), "--variance", "own"))
 
 
 def setting_of(*arguments):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from exgrpo.archive.verify import _Audit, verify
+from exgrpo.archive.verify import _Verification, verify
 from exgrpo.errors import ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from exgrpo.log import LogReader, connection, filesystem
 from exgrpo.log.filesystem import JOURNALS, ROLLBACK, UNLOCKED, VARIABLE, WAL
@@ -53,9 +53,9 @@ ERRORS = {
     "SQLITE_IOERR_SHMSIZE": (ExperienceLogError, "no space left"),
     "SQLITE_READONLY_ROLLBACK": (ExperienceLogError, "cannot be written or opened"),
     "SQLITE_BUSY": (LogInUseError, "locked by another process"),
-    "SQLITE_ERROR": (ExperienceLogError, "That is no damage"),
-    "SQLITE_INTERRUPT": (ExperienceLogError, "That is no damage"),
-    "SQLITE_TOOBIG": (ExperienceLogError, "That is no damage"),
+    "SQLITE_ERROR": (ExperienceLogError, "The log is not damaged"),
+    "SQLITE_INTERRUPT": (ExperienceLogError, "The log is not damaged"),
+    "SQLITE_TOOBIG": (ExperienceLogError, "The log is not damaged"),
     "SQLITE_CORRUPT_INDEX": (DamagedLogError, "is damaged"),
     "SQLITE_NOTADB": (DamagedLogError, "is damaged"),
 }  # fmt: skip
@@ -83,14 +83,14 @@ def test_verify_finds_no_damage_in_the_file_system(tmp_path):
     run = Run(tmp_path / "experience.db")
     run.generation()
     with contextlib.closing(connection.connect(run.path)) as opened:
-        audit = _Audit(run.path, opened)
+        verification = _Verification(run.path, opened)
         for name in ("SQLITE_PROTOCOL", "SQLITE_NOMEM", "SQLITE_BUSY"):
-            with pytest.raises(ExperienceLogError), audit.guarded("tokens"):
+            with pytest.raises(ExperienceLogError), verification.guarded("tokens"):
                 raise sqlite_error(name)
-        assert audit.listed() == []
-        with audit.guarded("tokens"):
+        assert verification.listed() == []
+        with verification.guarded("tokens"):
             raise sqlite_error("SQLITE_CORRUPT")
-        assert len(audit.listed()) == 1
+        assert len(verification.listed()) == 1
     run.log.close()
 
 
@@ -307,7 +307,7 @@ def test_a_path_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for place in (tmp_path / "circle", tmp_path / ("x" * 300), tmp_path / "nul\0"):
         for use in (Run, LogReader):
-            with pytest.raises(ExperienceLogError, match=r"can be used|cannot be made|there is no experience log"):
+            with pytest.raises(ExperienceLogError, match=r"usable path|cannot be created|there is no experience log"):
                 use(place / "experience.db")
 
 
@@ -341,17 +341,17 @@ def fault_bytes(path, seed):
 
 def test_text_that_unicode_does_not_have_is_kept_as_its_escape(tmp_path):
     class Hostile(Dataset):
-        def facts(self, question):
+        def record(self, question):
             return replace(
-                super().facts(question), prompt="a\ud800\0", problem_type="\udcff", columns='{"x": "\udcfe"}'
+                super().record(question), prompt="a\ud800\0", problem_type="\udcff", columns='{"x": "\udcfe"}'
             )
 
     run = Run(tmp_path / "experience.db", Hostile(), note="from /data/\udcff")
     run.generation()
     run.close()
     with LogReader(run.path) as reader:
-        facts = next(facts for _, facts in reader.questions())
-        assert (facts.prompt, facts.problem_type) == ("a\\ud800\0", "\\udcff")
+        record = next(record for _, record in reader.questions())
+        assert (record.prompt, record.problem_type) == ("a\\ud800\0", "\\udcff")
         assert reader.branches[1].note == "from /data/\\udcff"
     assert verify(run.path) == []
 

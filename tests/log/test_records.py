@@ -11,7 +11,7 @@ import pytest
 
 from exgrpo.archive.maintenance import fork, import_folder, merge, prune, verify
 from exgrpo.archive.parquet import export, read_folder
-from exgrpo.archive.transfer import Bounds, KnownTrajectory, inherit, source_of
+from exgrpo.archive.transfer import Bounds, KnownTrajectory, import_experience, source_of
 from exgrpo.config import ReplayConfig
 from exgrpo.errors import DamagedLogError, ExperienceLogError
 from exgrpo.experience import ExperienceBuffer, Trajectory
@@ -54,9 +54,9 @@ def opened(path, n=4, **options):
     return writer, ExperienceBuffer(n, K, ReplayConfig(**options), writer, writer)
 
 
-def trajectory(question=0, logps=(HALF, QUARTER), **facts):
+def trajectory(question=0, logps=(HALF, QUARTER), **fields):
     ids = np.arange(len(logps)) + 7 * question
-    return Trajectory(question, ids, np.array(logps), np.array([1.0]), 3, **facts)
+    return Trajectory(question, ids, np.array(logps), np.array([1.0]), 3, **fields)
 
 
 def events(path, kind):
@@ -117,7 +117,7 @@ def test_measurements_spreads_and_returns_come_back(tmp_path):
     writer.commit(PlannerState(reviewed=9))
     writer.close()
     with LogReader(path) as reader:
-        numbers = {facts.dataset_row: number for number, facts in reader.questions()}
+        numbers = {record.dataset_row: number for number, record in reader.questions()}
         assert reader.state(reader.position()).reviewed == 9
     expected = [replace(event, question=numbers[event.question]) for event in told]
     found = events(path, (Observed, Measured, Retired, Returned))
@@ -241,7 +241,7 @@ def test_a_run_goes_on_after_prune_with_the_same_qualities(log, original):
 def test_a_log_of_schema_1_is_refused_with_what_to_do(log):
     query(log, "PRAGMA user_version = 1")
     before = log.read_bytes()
-    said = r"has schema 1, .*reads schemas 2 and 3\. .*exgrpo experience export.*experience_from=DIR.*start anew"
+    said = r"has schema 1, .*reads schemas 2 and 3\. .*exgrpo experience export.*experience_from=DIR.*start over"
     for attempt in (LogReader, verify, prune, lambda path: LogWriter(path, Dataset()), lambda path: fork(path, 3)):
         with pytest.raises(ExperienceLogError, match=said):
             attempt(log)
@@ -386,7 +386,7 @@ def taken(path, folder, origin=ORIGIN, rescore=None, bounds=None, change=None):
         writer.begin(origin)
         config = ReplayConfig(capacity=10**6, capacity_per_question=10**6)
         buffer, told = ExperienceBuffer(24, K, config, writer, writer), []
-        report = inherit(source, buffer, writer, origin, 0, rescore, bounds, told.append)
+        report = import_experience(source, buffer, writer, origin, 0, rescore, bounds, told.append)
         found = buffer.get_many(np.argsort(buffer.column("serial")[buffer.live_slots()]).tolist())
         writer.commit(PlannerState(), snapshot=snapshot_of(buffer))
         rows = writer.reader.embeddings(
@@ -455,16 +455,16 @@ def test_what_is_scored_again_is_right_and_its_advantage_is_not_known(log, held,
 def test_spreads_travel(log, tmp_path):
     with LogReader(log) as reader:
         export(reader, tmp_path / "out")
-        wanted = {q.facts.key: q.reward_std for q in source_of(reader).questions if q.scorable}
+        wanted = {q.record.key: q.reward_std for q in source_of(reader).questions if q.scorable}
         sql = "SELECT q.key, o.spread FROM observations o JOIN question q ON q.id = o.question WHERE o.scorable ORDER BY seq"
         assert wanted == dict(reader.rows(sql))  # the latest of each
-    assert {q.facts.key: q.reward_std for q in read_folder(tmp_path / "out").questions if q.scorable} == wanted
+    assert {q.record.key: q.reward_std for q in read_folder(tmp_path / "out").questions if q.scorable} == wanted
     assert len(set(wanted.values())) > 2
     import_folder(tmp_path / "out", tmp_path / "new.db")
     assert dict(query(tmp_path / "new.db", sql)) == wanted
     with LogReader(tmp_path / "new.db") as reader:
         buffer, _ = buffer_at(reader)
-        reward_stds = {facts.key: buffer.questions.reward_std[number] for number, facts in reader.questions()}
+        reward_stds = {record.key: buffer.questions.reward_std[number] for number, record in reader.questions()}
     assert {key: value for key, value in reward_stds.items() if not np.isnan(value)} == {
         key: np.float32(value) for key, value in wanted.items()
     }

@@ -86,7 +86,7 @@ class BufferMachine(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.plain.everything()))
         one.entropy, one.entropy_step = entropy, self.step
         for buffer in (self.buffer, self.twin):
-            buffer.measured([buffer.find(one.question, one.serial)], np.array([entropy]), self.step)
+            buffer.update_stats([buffer.find(one.question, one.serial)], np.array([entropy]), self.step)
 
     @precondition(lambda self: len(self.buffer))
     @rule(data=st.data())
@@ -95,7 +95,7 @@ class BufferMachine(RuleBasedStateMachine):
         one.uses += 1
         before = fingerprint_of(self.buffer)
         for buffer in (self.buffer, self.twin):
-            buffer.used(buffer.find(one.question, one.serial))
+            buffer.count_uses(buffer.find(one.question, one.serial))
         assert fingerprint_of(self.buffer) != before
 
     @invariant()
@@ -253,9 +253,9 @@ CHANGES = {
     "retired": lambda b: b.retire(0),
     "retired without a trajectory": lambda b: b.retire(3),
     "one more trajectory": lambda b: b.admit([trajectory(0, (9,))]),
-    "a use": lambda b: b.used(b.slots_of(1)[0]),
-    "an entropy": lambda b: b.measured(b.slots_of(1)[:1], np.array([0.7]), 0),
-    "the step of an entropy": lambda b: b.measured(b.slots_of(1)[1:], np.array([0.5]), 3),
+    "a use": lambda b: b.count_uses(b.slots_of(1)[0]),
+    "an entropy": lambda b: b.update_stats(b.slots_of(1)[:1], np.array([0.7]), 0),
+    "the step of an entropy": lambda b: b.update_stats(b.slots_of(1)[1:], np.array([0.5]), 3),
 }
 
 
@@ -299,7 +299,7 @@ def test_equal_fingerprints_choose_alike_whatever_the_slots(eviction):
             buffer.observe(q, 2, 4)
             buffer.admit([trajectory(q, (q, 9))])
         for q in (0, 3):
-            buffer.measured(buffer.slots_of(q), np.array([0.1]), 1)
+            buffer.update_stats(buffer.slots_of(q), np.array([0.1]), 1)
         return buffer
 
     ours, theirs = after([1, 2]), after([2, 1])

@@ -25,7 +25,7 @@ from exgrpo.experience.events import (
 )
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
-from exgrpo.log import LogReader, LogWriter, Provenance, QuestionFacts, StoredTrajectories, rebuild
+from exgrpo.log import LogReader, LogWriter, Provenance, QuestionRecord, StoredTrajectories, rebuild
 from exgrpo.log.question_map import QuestionMap
 
 QUESTIONS, K, DIMENSION = 5, 4, 3
@@ -40,8 +40,8 @@ vector = st.none() | st.lists(st.floats(-9, 9, width=16), min_size=DIMENSION, ma
 class Numbered:
     keys = tuple(f"key-{i}" for i in range(QUESTIONS))
 
-    def facts(self, number: int) -> QuestionFacts:
-        return QuestionFacts(self.keys[number], number, f"prompt {number}", "{}")
+    def record(self, number: int) -> QuestionRecord:
+        return QuestionRecord(self.keys[number], number, f"prompt {number}", "{}")
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -140,14 +140,14 @@ class LogMachine(RuleBasedStateMachine):
     def measure(self, data, entropy, scores):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
         measured = [PolicyStats(entropy, *scores)] if math.isfinite(scores[0]) else np.array([entropy])
-        self.buffer.measured([slot], measured, self.step)
+        self.buffer.update_stats([slot], measured, self.step)
 
     @precondition(lambda self: len(self.buffer))
-    @rule(data=st.data(), moment=st.sampled_from(["plan", "rescue", "added"]), log_ratio=number)
+    @rule(data=st.data(), stage=st.sampled_from(["plan", "rescue", "added"]), log_ratio=number)
     def use(self, data, moment, log_ratio):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
         question, serial, uses = (int(self.buffer.column(name)[slot]) for name in ("question", "serial", "uses"))
-        self.buffer.used(slot)
+        self.buffer.count_uses(slot)
         self.buffer.questions.replayed(question, self.step)
         self.log(Replayed(self.generation, self.step, question, serial, moment, 1, math.nan))
         if self.config.max_uses and uses + 1 >= self.config.max_uses:
@@ -196,7 +196,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         self.log.close()
         with LogReader(self.path) as reader:
-            questions = QuestionMap(Numbered().keys, ((number, facts.key) for number, facts in reader.questions()))
+            questions = QuestionMap(Numbered().keys, ((number, record.key) for number, record in reader.questions()))
             for position, state, fingerprint, _, embedded in self.commits:
                 lineage = reader.lineage(position)
                 for use_snapshot in (True, False):

@@ -154,7 +154,7 @@ class Run:
         for choice in (*plan.choices, *(one.choice for one in rescued)):
             slot = self.buffer.find(choice.trajectory.question, choice.serial)
             if slot is not None:
-                self.buffer.measured([slot], score([choice.trajectory], step), step)
+                self.buffer.update_stats([slot], score([choice.trajectory], step), step)
 
     def copy(self):
         """Another process that has read what this one's experience is: by snapshot."""

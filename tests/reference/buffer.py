@@ -61,14 +61,14 @@ class PlainBuffer:
         return self.next_serial - 1
 
     def _evict(self, oldest_first: list[Stored]) -> None:
-        leaver = oldest_first[0]
+        victim = oldest_first[0]
         if self.eviction == "highest_entropy":
-            leaver = max(oldest_first, key=_height)
+            victim = max(oldest_first, key=_height)
         elif self.eviction == "lowest_quality":
-            leaver = min(oldest_first, key=_quality)
+            victim = min(oldest_first, key=_quality)
         elif self.eviction == "quality_tiers":
-            leaver = _of_lowest_tier([one for one in oldest_first if one.question == leaver.question])
-        self.lists[leaver.question].remove(leaver)
+            victim = _of_lowest_tier([one for one in oldest_first if one.question == victim.question])
+        self.lists[victim.question].remove(victim)
 
     def bucket_members(self) -> list[set[int]]:
         """Replayable questions by bucket: those with a trajectory and an accuracy, and not retired."""

@@ -11,7 +11,7 @@ def gate(*conditions, **options):
 
     def check(pass_at_1, step, epoch):
         if pass_at_1 is not None:
-            made.saw(round(100 * pass_at_1), 100)
+            made.observe(round(100 * pass_at_1), 100)
         return made.check(step, epoch)
 
     return made, check
@@ -30,13 +30,13 @@ def test_pass_at_1_must_exceed_the_threshold():
 def test_it_is_judged_over_the_latest_generations_that_hold_enough():
     made = Gate(0.35, start_completions=64)
     for right, scorable in ((20, 32), (0, 0)):  # nothing scorable says nothing
-        made.saw(right, scorable)
+        made.observe(right, scorable)
         assert made.check(9, 0.0) == "gate closed: Pass@1 must exceed 0.35 over 64 completions, so far 0.62 over 32"
-    made.saw(0, 31)
+    made.observe(0, 31)
     assert "so far 0.32 over 63" in made.check(9, 0.0)
-    made.saw(2, 40)
+    made.observe(2, 40)
     assert "Pass@1 0.03 over 71 completions" in made.check(9, 0.0)
-    made.saw(33, 64)  # as large as that: one generation is enough
+    made.observe(33, 64)  # as large as that: one generation is enough
     assert list(made.recent) == [(33, 64)]
     assert made.check(9, 0.0) is None
 
@@ -51,7 +51,7 @@ def test_it_latches():
 def test_zero_opens_at_once():
     assert Gate(0.0, start_completions=256).check(0, 0.0) is None
     made = Gate(0.0, start_completions=256)
-    made.saw(0, 8)
+    made.observe(0, 8)
     assert made.check(0, 0.0) is None
 
 

@@ -81,7 +81,7 @@ def test_added_leaves_the_fresh_batch_intact():
         assert not set(added(plan)) & set(plan.questions.tolist())
         lab.observe(plan)
     assert {e.replayed for e in lab.of(Observed)} == {False}
-    assert {e.moment for e in lab.of(Replayed)} == {"added"}
+    assert {e.stage for e in lab.of(Replayed)} == {"added"}
     assert {e.replayed for e in lab.of(Planned)} == {4}
 
 
@@ -281,7 +281,7 @@ def test_the_gate_opens_by_size_and_stays_open():
 
 def test_all_conditions_of_the_gate_are_named():
     gate = Gate(0.35, 10, 2.0, 100)
-    gate.saw(2, 10)
+    gate.observe(2, 10)
     why = gate.check(3, 0.5, 7)
     assert why == (
         "gate closed: Pass@1 0.20 over 10 completions, must exceed 0.35; step 3 < 10; epoch 0.50 < 2; "

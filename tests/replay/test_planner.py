@@ -63,7 +63,7 @@ class Lab:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def wants(lab, question, finish_reason, outcomes=(RIGHT, WRONG), correct=True):
+def should_admit(lab, question, finish_reason, outcomes=(RIGHT, WRONG), correct=True):
     return lab.planner.should_admit(Group(question, np.array(outcomes)), correct, finish_reason)
 
 
@@ -133,7 +133,7 @@ def test_uses_are_counted_and_told():
         assert lab.buffer.column("uses")[slot] == turn
         last = lab.of(Replayed)[-1]
         assert (last.generation, last.step, last.question, last.serial) == (plan.iteration, plan.step, 2, 0)
-        assert last.moment == "plan"
+        assert last.stage == "plan"
         assert last.age == plan.step - lab.buffer.column("step")[slot]
         np.testing.assert_equal(last.entropy, float(lab.buffer.column("entropy")[slot]))
     assert len(lab.of(Replayed)) == 3
@@ -237,7 +237,7 @@ def test_a_solved_question_retires_for_good():
     lab.observe(plan, {question: [RIGHT] * 8})
     assert lab.buffer.retired[question]
     assert lab.buffer.count[question] == 0
-    assert not wants(lab, question, "stop")
+    assert not should_admit(lab, question, "stop")
     assert lab.planner.admit([lab.trajectory(question, 5)]) == 0
     assert lab.of(Retired) == [Retired(plan.iteration, plan.step, question)]
     assert {e.serial for e in lab.of(Evicted)} == {0, 1}
@@ -251,7 +251,7 @@ def test_seven_right_and_one_unscorable_is_not_solved():
     question = plan.questions.tolist()[0]
     lab.observe(plan, {question: [RIGHT] * 7 + [UNSCORABLE]})
     assert not lab.buffer.retired[question]
-    assert wants(lab, question, "stop")
+    assert should_admit(lab, question, "stop")
     assert lab.planner.admit([lab.trajectory(question, name) for name in range(7)]) == 7
     assert (lab.buffer.questions.successes[question], lab.buffer.questions.scorable[question]) == (7, 7)
     assert question in lab.buffer.questions_in(8)
@@ -295,7 +295,7 @@ def test_never_retire():
     plan = lab.plan(1)
     lab.observe(plan, {0: [RIGHT] * 8})
     assert not lab.buffer.retired.any()
-    assert wants(lab, 0, "stop")
+    assert should_admit(lab, 0, "stop")
     lab.planner.admit([lab.trajectory(0, 1)])
     assert 0 in lab.buffer.questions_in(8)
     assert lab.plan(1).num_replayed == 1
@@ -324,13 +324,13 @@ def test_groups_must_be_those_of_the_plan():
 
 def test_wants():
     lab = Lab()
-    assert wants(lab, 0, "stop")
-    assert wants(lab, 0, "length")
-    assert not wants(Lab(store_truncated=False), 0, "length")
-    assert wants(Lab(store_truncated=False), 0, "stop")
-    assert not wants(Lab(capacity=0), 0, "stop")
-    assert not wants(lab, 0, "stop", correct=False)
-    assert not wants(Lab(mixing="prompt"), 0, "stop")
+    assert should_admit(lab, 0, "stop")
+    assert should_admit(lab, 0, "length")
+    assert not should_admit(Lab(store_truncated=False), 0, "length")
+    assert should_admit(Lab(store_truncated=False), 0, "stop")
+    assert not should_admit(Lab(capacity=0), 0, "stop")
+    assert not should_admit(lab, 0, "stop", correct=False)
+    assert not should_admit(Lab(mixing="prompt"), 0, "stop")
 
 
 def test_admit_counts_what_was_new_and_tells():
@@ -403,7 +403,7 @@ def test_the_accuracy_of_a_rescued_question_is_that_of_its_fresh_completions():
     assert lab.buffer.count[0] == 1
     (event,) = lab.of(Replayed)
     assert (event.generation, event.step, event.question, event.serial) == (plan.iteration, plan.step, 0, 0)
-    assert event.moment == "rescue"
+    assert event.stage == "rescue"
     assert lab.buffer.column("uses")[lab.buffer.slots_of(0)[0]] == 1
 
 

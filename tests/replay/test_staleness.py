@@ -232,7 +232,7 @@ def test_exact_measures_at_every_draw():
 
 def test_stored_takes_the_drift_as_it_was_last_known():
     lab = drift_lab({}, {0: [1], 1: [2]}, entropy_refresh="stored")
-    lab.buffer.measured(lab.buffer.slots_of(0), Table(entropy={1: 0.5}, drift={1: 0.2})([trajectory(0, 1)]), 3)
+    lab.buffer.update_stats(lab.buffer.slots_of(0), Table(entropy={1: 0.5}, drift={1: 0.2})([trajectory(0, 1)]), 3)
     assert replayed(lab.plan(8, step=10_000)) == [1]
     assert lab.scorer.calls == []
 

@@ -24,10 +24,10 @@ def filled(*fields, question=0, buffer=None, first=0, **options):
     return buffer
 
 
-def chosen(buffer, name, *, scorer=None, questions=(0,), step=0, seed=0, moment="plan", count=1, **options):
+def chosen(buffer, name, *, scorer=None, questions=(0,), step=0, seed=0, stage="plan", count=1, **options):
     """The names chosen, best first, of the first question; or a list for each of several."""
     config = ReplayConfig(trajectory_choice=name, **options)
-    slots = choose(buffer, questions, step, config, np.random.default_rng(seed), scorer, moment, count)
+    slots = choose(buffer, questions, step, config, np.random.default_rng(seed), scorer, stage, count)
     names = [[name_of(buffer.get(slot)) for slot in found] for found in slots]
     return names[0] if len(questions) == 1 else names
 
@@ -329,15 +329,15 @@ def test_what_is_measured_beyond_float16_is_its_bound():
 
 def test_a_rescue_takes_right_ones_only():
     buffer = filled({"correct": False}, {"correct": True}, {"correct": False})
-    assert chosen(buffer, "newest", moment="rescue") == [1]
-    assert chosen(buffer, "newest", moment="plan") == [2]
-    assert chosen(filled({"correct": False}), "newest", moment="rescue") == []
+    assert chosen(buffer, "newest", stage="rescue") == [1]
+    assert chosen(buffer, "newest", stage="plan") == [2]
+    assert chosen(filled({"correct": False}), "newest", stage="rescue") == []
 
 
 def test_what_is_added_has_an_advantage():
     buffer = filled({"advantage": 0.5}, {"advantage": 0.0}, {})
-    assert chosen(buffer, "newest", moment="added") == [1]
-    assert chosen(filled({}), "newest", moment="added") == []
+    assert chosen(buffer, "newest", stage="added") == [1]
+    assert chosen(filled({}), "newest", stage="added") == []
 
 
 # Several in a group -------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_what_a_verifier_raises_or_returns_is_said(enabled):
     assert (first.failure, second.failure) == ("raised ValueError: no number", "raised SystemExit: 1")
     assert third.failure.startswith("raised RecursionError: xxx")
     assert len(third.failure) < 400
-    assert "object is no plain value" in score(verifiers.strange, [()])[0].failure
+    assert "object is not a plain value" in score(verifiers.strange, [()])[0].failure
     assert score(verifiers.chatty, [()])[0].failure.startswith("returned a value of more than")
 
 

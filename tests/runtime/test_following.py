@@ -40,7 +40,7 @@ def test_who_follows_has_the_same_index(seed, rounds):
         with told(main) as events:
             main.admit([trajectory(rng) for _ in range(20)])
             slots = main.buffer.live_slots()[:3]
-            main.buffer.measured(slots, [PolicyStats(*rng.exponential(1.0, 5)) for _ in slots], number)
+            main.buffer.update_stats(slots, [PolicyStats(*rng.exponential(1.0, 5)) for _ in slots], number)
         follow(other, pickle.loads(pickle.dumps(events)))
         ours, theirs = snapshot_of(main.buffer), snapshot_of(other.buffer)
         for name, values in ours.items():

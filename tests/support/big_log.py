@@ -13,7 +13,7 @@ import numpy as np
 
 from exgrpo.experience.events import PlannerState
 from exgrpo.experience.trajectory import Trajectory
-from exgrpo.log import LogReader, LogWriter, Provenance, QuestionFacts, schema
+from exgrpo.log import LogReader, LogWriter, Provenance, QuestionRecord, schema
 from exgrpo.log.codec import signed
 from exgrpo.log.connection import connect
 from tests.support.logs import TOKENIZER
@@ -31,22 +31,22 @@ class Questions:
     def __init__(self, n):
         self.keys = tuple(f"{i:032x}" for i in range(n))
 
-    def facts(self, i):
+    def record(self, i):
         words = ["apples", "pears", "plums", "figs", "dates", "nuts"]
         text = (
             f"A crate holds {i % 97} {words[i % 6]} and {i % 89} {words[(i + 1) % 6]}; {i % 13} are taken out. Of "
             f"{i // 97} such crates, how many pieces are left in the end? (variant {i})"
         )
         prompt = json.dumps([{"role": "user", "content": text}])
-        return QuestionFacts(self.keys[i], i, prompt, json.dumps({"answer": str(i % 97 + i % 89 - i % 13)}), "sum")
+        return QuestionRecord(self.keys[i], i, prompt, json.dumps({"answer": str(i % 97 + i % 89 - i % 13)}), "sum")
 
 
 class Writer:
     """Rows of one branch, in order."""
 
     def __init__(self, path, questions):
-        facts = Questions(questions)
-        with_log = LogWriter(path, facts)
+        known = Questions(questions)
+        with_log = LogWriter(path, known)
         with_log.add_tokenizer(ORIGIN.tokenizer, TOKENIZER)
         with_log.begin(ORIGIN)
         with_log.commit(PlannerState())
@@ -57,7 +57,7 @@ class Writer:
         self.connection.execute("PRAGMA synchronous = OFF")
         self.rows = defaultdict(list)
         rows = [(i + 1, f.key, f.dataset_row, f.prompt, f.columns, f.problem_type) for i, f in
-                ((i, facts.facts(i)) for i in range(questions))]  # fmt: skip
+                ((i, known.record(i)) for i in range(questions))]  # fmt: skip
         have = {n for (n,) in self.connection.execute("SELECT id FROM question")}
         self.connection.executemany(
             schema.INSERT["question"], [(*r, schema.checksum("question", r)) for r in rows if r[0] not in have]

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from exgrpo.evaluation.store import Answer, Store
 from exgrpo.experience.events import Admitted, Observed, Planned, PlannerState, Replayed, Retired, Trained
 from exgrpo.experience.trajectory import Trajectory
-from exgrpo.log import LogWriter, QuestionFacts
+from exgrpo.log import LogWriter, QuestionRecord
 from tests.support.logs import ORIGIN
 
 CORPUS = (
@@ -35,11 +35,11 @@ NAME = "<img src=x onerror=window.pwned=7>"
 class Questions:
     keys = tuple(f"{i:032x}" for i in range(len(CORPUS)))
 
-    def facts(self, i):
+    def record(self, i):
         text = CORPUS[i]
         line = text if len(text) > 4000 else text + " "
         prompt = json.dumps([{"role": NAME, "content": line * (1 if len(text) < 4000 else 220)}])  # one of 1 MB
-        return QuestionFacts(self.keys[i], i, prompt, json.dumps({"answer": text, NAME: text}), NAME)
+        return QuestionRecord(self.keys[i], i, prompt, json.dumps({"answer": text, NAME: text}), NAME)
 
 
 def make(folder):

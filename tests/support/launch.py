@@ -9,12 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WORKER = ROOT / "tests" / "support" / "worker.py"
 LIMIT = 1200
-"""Seconds after which a launch counts as hung; before, every process writes where it stands to its stderr."""
+"""Seconds without a step after which a launch counts as hung; before, every process writes where it stands to its stderr."""
 
 
 def free_port() -> int:
@@ -45,14 +47,18 @@ def start(output: Path, jobs: list[dict], world: int, nodes: int = 1, node: int 
     )  # fmt: skip
 
 
-def finish(run: subprocess.Popen, limit: float = LIMIT) -> str:
+def finish(run: subprocess.Popen, output: Path) -> str:
     """Wait for processes to end; what they wrote to stderr. All that hang are ended, and it is said where they stood."""
+    began = time.time()
     try:
-        return run.communicate(timeout=limit)[1]
-    except subprocess.TimeoutExpired:
-        run.terminate()  # torchrun ends its workers, which are no members of its group
-        said = run.communicate(timeout=90)[1]
-        raise AssertionError(f"not ended after {limit} s:\n{said[-12000:]}") from None
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return run.communicate(timeout=10)[1]
+            latest = max([began, *(file.stat().st_mtime for file in output.glob("alive-*"))])
+            if time.time() - latest > LIMIT:
+                run.terminate()  # torchrun ends its workers, which are no members of its group
+                said = run.communicate(timeout=90)[1]
+                raise AssertionError(f"no step for {LIMIT} s:\n{said[-12000:]}")
     finally:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
@@ -64,10 +70,10 @@ def results(output: Path, world: int) -> list[list[dict]]:
     return ranks
 
 
-def launch_all(output: Path, world: int, jobs: list[dict], limit: float = LIMIT, **more: str) -> list[list[dict]]:
-    """Jobs one after the other in the same processes, within `limit` seconds; what each rank says of each."""
-    run = start(output, jobs, world, **{"DUMP_TRACEBACK_AFTER": str(limit - 60), **more})
-    said = finish(run, limit)
+def launch_all(output: Path, world: int, jobs: list[dict], **more: str) -> list[list[dict]]:
+    """Jobs one after the other in the same processes; what each rank says of each."""
+    run = start(output, jobs, world, **more)
+    said = finish(run, output)
     assert run.returncode == 0, said[-6000:]
     return results(output, world)
 
@@ -80,6 +86,6 @@ def launch_nodes(output: Path, jobs_of_node: list[list[dict]]) -> tuple[list[lis
     """
     port, nodes = free_port(), len(jobs_of_node)
     runs = [start(output, jobs, 1, nodes, node, port) for node, jobs in enumerate(jobs_of_node)]
-    said = [finish(run) for run in runs]
+    said = [finish(run, output) for run in runs]
     ended = all(run.returncode == 0 for run in runs)
     return (results(output, nodes) if ended else []), said

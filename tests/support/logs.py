@@ -13,7 +13,7 @@ from exgrpo.experience import RIGHT, UNSCORABLE, WRONG, Group, Trajectory
 from exgrpo.experience.events import Continued, Trained
 from exgrpo.experience.policy_stats import PolicyStats
 from exgrpo.experience.replayed import fingerprint_of, snapshot_of
-from exgrpo.log import LogReader, LogWriter, Position, Provenance, QuestionFacts, StoredTrajectories, rebuild
+from exgrpo.log import LogReader, LogWriter, Position, Provenance, QuestionRecord, StoredTrajectories, rebuild
 from exgrpo.log.rebuild import empty_buffer
 from exgrpo.log.snapshot import OPTIONS
 from exgrpo.replay import FreshStream, ReplayPlanner
@@ -39,10 +39,10 @@ class Dataset:
         self.numbers = range(first, first + n)
         self.keys = tuple(f"{number:032x}"[::-1] for number in self.numbers)
 
-    def facts(self, question):
+    def record(self, question):
         n = self.numbers[question]
         prompt = json.dumps([{"role": "user", "content": f"How much is {n} + {n}?"}])
-        return QuestionFacts(self.keys[question], n, prompt, json.dumps({"answer": str(2 * n)}), "sum")
+        return QuestionRecord(self.keys[question], n, prompt, json.dumps({"answer": str(2 * n)}), "sum")
 
 
 class Run:

@@ -34,7 +34,7 @@ def lines_of(events) -> list[str]:
         if isinstance(event, Planned):
             line["planned"].append(f"{int(event.questions)}/{int(event.replayed)}")
         elif isinstance(event, Replayed):
-            line["replayed"].append(f"{int(event.question)}:{int(event.serial)}:{event.moment}")
+            line["replayed"].append(f"{int(event.question)}:{int(event.serial)}:{event.stage}")
         elif isinstance(event, Observed):
             line["observed"].append(f"{int(event.question)}={int(event.successes)}/{int(event.scorable)}")
         elif isinstance(event, Admitted):

@@ -58,7 +58,7 @@ class Recorder:
         self.passes = []
         for name in ("plan", "rescue", "observe", "admit", "abandon"):
             setattr(planner, name, getattr(self, name)(getattr(planner, name)))
-        planner.buffer.measured = self.measured(planner.buffer.measured)
+        planner.buffer.update_stats = self.measured(planner.buffer.update_stats)
 
     def listening(self, score):
         def scorer(trajectories):
@@ -158,7 +158,7 @@ def drive(data):
             planner.abandon(plan)
         else:
             who, scores, step = told
-            buffer.measured([buffer.find(*one) for one in who], [PolicyStats(**one) for one in scores], step)
+            buffer.update_stats([buffer.find(*one) for one in who], [PolicyStats(**one) for one in scores], step)
     return {"came": came, "fingerprint": fingerprint_of(buffer), "state": asdict(planner.state(0))}
 
 

@@ -86,7 +86,7 @@ def event_row(event) -> list:
     if isinstance(event, Stored):  # how all but the main process hear of it
         return ["admitted", event.serial, event.question, event.step, event.digest]
     if isinstance(event, Replayed):
-        return ["replayed", event.generation, event.question, event.serial, event.moment]
+        return ["replayed", event.generation, event.question, event.serial, event.stage]
     if isinstance(event, Continued):
         counts = [event.successes, event.scorable, event.unscorable]
         return [
@@ -105,7 +105,7 @@ def event_row(event) -> list:
 
 def main() -> None:
     output, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
-    faulthandler.dump_traceback_later(int(os.environ.get("DUMP_TRACEBACK_AFTER", "1140")))
+    show_life(output)
     torch.set_num_threads(1)
     sharded.fsdp_on_cpus()
     results = [refused(output, options) if options.pop("refused", False) else job(output, options) for options in jobs]
@@ -114,6 +114,12 @@ def main() -> None:
     if "vllm" in sys.modules:
         PartialState().wait_for_everyone()
         os._exit(0)  # its threads do not end by themselves
+
+
+def show_life(output: Path) -> None:
+    """Let whoever waits know that this process has not hung; said at its start and at every step."""
+    faulthandler.dump_traceback_later(int(os.environ.get("DUMP_TRACEBACK_AFTER", "1140")))
+    (output / f"alive-{os.environ.get('RANK', 0)}").touch()
 
 
 def refused(output: Path, options: dict) -> dict:
@@ -153,7 +159,7 @@ def job(output: Path, options: dict) -> dict:
         args, h.questions(n), script=script, reward=reward, callbacks=[Stop(stop)] if stop else [],
         embedder=letters if args.replay.uses_quality else None, **more,
     )  # fmt: skip
-    start, held = {}, Held(trainer)
+    start, held = {}, Held(trainer, output)
     trainer.add_callback(AtStart(trainer, start))
     trainer.add_callback(held)
     calls = engine.watch(trainer, synced) if trainer.use_vllm else []
@@ -213,10 +219,11 @@ def _optimizer(trainer) -> list[float]:
 class Held(TrainerCallback):
     """What held the parameters while they were trained."""
 
-    def __init__(self, trainer):
-        self.trainer, self.by = trainer, None
+    def __init__(self, trainer, output: Path):
+        self.trainer, self.output, self.by = trainer, output, None
 
     def on_step_end(self, args, state, control, **kwargs):
+        show_life(self.output)
         self.by = sharded.sharded_by(self.trainer)
 
 

@@ -345,7 +345,7 @@ def test_answers_of_another_shape_are_refused(answer):
 def test_a_key_is_submitted_once_at_a_time():
     ahead = EmbeddingAhead(lengths)
     ahead.submit("k", ["x"])
-    with pytest.raises(ConfigurationError, match=r"'k' already.*result"):
+    with pytest.raises(ConfigurationError, match=r"already submitted under 'k'.*result"):
         ahead.submit("k", ["y"])
     assert ahead.result()["k"].tolist() == [[1, 1]]
     ahead.submit("k", ["yy"])

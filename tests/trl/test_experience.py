@@ -71,7 +71,7 @@ def test_the_log_holds_what_the_trainer_holds(tmp_path):
     trainer = make(tmp_path)
     trainer.train()
     with LogReader(tmp_path / "experience.db") as reader:
-        keys = {number: facts.key for number, facts in reader.questions()}
+        keys = {number: record.key for number, record in reader.questions()}
         (origin,) = reader.origins().values()
     here = contents(trainer.planner.buffer, dict(enumerate(trainer.questions.keys)))
     assert contents(reopened(tmp_path / "experience.db"), keys) == here
@@ -99,11 +99,11 @@ def test_the_questions_of_the_log_say_what_they_are(tmp_path):
     rows = [row | {"problem_type": "sum" if i % 2 else "product"} for i, row in enumerate(h.questions(24).to_list())]
     make(tmp_path, Dataset.from_list(rows)).train()
     with LogReader(tmp_path / "experience.db") as reader:
-        for _, facts in reader.questions():
-            row = rows[facts.dataset_row]
-            assert facts.prompt == row["prompt"]
-            assert facts.problem_type == row["problem_type"]
-            assert row["right"] in facts.columns
+        for _, record in reader.questions():
+            row = rows[record.dataset_row]
+            assert record.prompt == row["prompt"]
+            assert record.problem_type == row["problem_type"]
+            assert row["right"] in record.columns
 
 
 def test_in_memory_only(tmp_path):
@@ -538,7 +538,7 @@ def test_training_goes_on_after_a_generation_was_given_up(tmp_path):
     keys = dict(enumerate(trainer.questions.keys))
     buffer = reopened(tmp_path / "experience.db")
     with LogReader(tmp_path / "experience.db") as reader:
-        there = {number: facts.key for number, facts in reader.questions()}
+        there = {number: record.key for number, record in reader.questions()}
     assert contents(buffer, there) == contents(trainer.planner.buffer, keys)
 
 

@@ -375,7 +375,7 @@ def test_added(tmp_path, host_losses, cut, loss_type):
     trainer.train()
     assert [len(plan.added) for plan in trainer.plans] == [0, 4, 4]
     assert host_losses[: 2 * micro] == on_policy[: 2 * micro]  # the second step included, which has added ones
-    assert {e.moment for e in trainer.events.of(Replayed)} == {"added"}
+    assert {e.stage for e in trainer.events.of(Replayed)} == {"added"}
     for generation, plan in enumerate(trainer.plans):
         part = slice(generation * micro, (generation + 1) * micro)
         difference = sum(trainer.losses[part]) - sum(host_losses[part])

@@ -96,7 +96,7 @@ def test_what_is_given_and_what_is_told(tmp_path):
     observed = {(event.generation, event.question) for event in trainer.events.of(Observed)}
     assert not observed & {(event.generation, event.question) for event in events}
     assert all(event.successes <= 1 for event in trainer.events.of(Observed))
-    replayed = {(e.generation, e.question, e.serial) for e in trainer.events.of(Replayed) if e.moment == "prefix"}
+    replayed = {(e.generation, e.question, e.serial) for e in trainer.events.of(Replayed) if e.stage == "prefix"}
     assert replayed == {(e.generation, e.question, e.serial) for e in events}
     admitted = [event.trajectory for event in trainer.events.of(Admitted)]
     assert {(t.step, t.question) for t in admitted}.isdisjoint({(e.step, e.question) for e in events})

@@ -107,7 +107,7 @@ def assert_rehearses(trainer):
         if isinstance(event, Observed):
             accuracy[event.question] = event.successes / event.scorable
         elif isinstance(event, Replayed):
-            assert event.moment == "added"
+            assert event.stage == "added"
             assert event.age <= 20
             assert 0.0 < accuracy[event.question] < 1.0
         elif isinstance(event, Planned):

@@ -188,7 +188,7 @@ def test_nothing_to_train(tmp_path, preset):
         (False, 300, 4, DatasetError, "has 300 tokens, but the model has 256 positions"),
         (True, 120, 9, ConfigurationError, "max_completion_length=9 that is more than the 128 .*to at most 8, or leave"),
         (True, 120, 8, None, ""),
-        (False, 250, 9, None, "Beyond the context that the model was made for: .*to at most 6"),
+        (False, 250, 9, None, "Beyond the context length of the model: .*to at most 6"),
         (False, 247, 9, None, ""),
     ],
 )  # fmt: skip

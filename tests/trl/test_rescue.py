@@ -65,7 +65,7 @@ def test_replaced_rows_are_consistent(tmp_path, chat, capsys):
     trainer, calls = run(tmp_path, dataset=dataset, tokenizer=h.tiny_tokenizer(chat=chat))
     assert calls == [32, 32, 32]  # one reward call a generation
     rescues = trainer.events.of(Replayed)
-    assert [(e.generation, e.moment) for e in rescues] == [(1, "rescue")] * 8 + [(2, "rescue")] * 8
+    assert [(e.generation, e.stage) for e in rescues] == [(1, "rescue")] * 8 + [(2, "rescue")] * 8
     by_serial = {e.serial: e.trajectory for e in trainer.events.of(Admitted)}
     for generation, output in trainer.batches[1:]:
         assert len(generation.batch.stored) == 8

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from exgrpo.errors import CheckpointError, DamagedLogError, ExperienceLogError
 from exgrpo.experience.events import Admitted, Continued, Observed, Planned, Replayed, Retired, Skipped
 from exgrpo.experience.replayed import fingerprint_of
-from exgrpo.runtime.checkpoint import CheckpointFacts
+from exgrpo.runtime.checkpoint import CheckpointRecord
 from exgrpo.trl import last_checkpoint
 from tests.support import harness as h
 
@@ -50,7 +50,7 @@ def make(folder, **options):
     return h.trainer(args, h.questions(questions), reward=lucky, **more)
 
 
-def facts(trainer) -> dict:
+def outcome(trainer) -> dict:
     """Everything that a run is, as bytes and numbers."""
     found = {
         "parameters": {n: p.detach().numpy().tobytes() for n, p in trainer.model.named_parameters()},
@@ -180,7 +180,7 @@ def test_a_resumed_run_is_bit_equal(tmp_path, name):
         torch.manual_seed(at)  # whatever a new process's state is
         second.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
         assert second.state.global_step == steps
-        assert facts(second) == facts(whole), at
+        assert outcome(second) == outcome(whole), at
         assert told(second, at) == told(whole, at)
         assert logged(second, at) == logged(whole, at)
     if options.get("skip"):
@@ -200,7 +200,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, options):
     first.train()
     second = make(tmp_path / "run", **options)
     second.train(resume_from_checkpoint=True)
-    assert facts(second) == facts(whole)
+    assert outcome(second) == outcome(whole)
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_two_interruptions_and_a_checkpoint_before_the_last(tmp_path):
         trainer.add_callback(Stop(stop))
         trainer.train(resume_from_checkpoint=str(folder / resume) if resume else None)
         assert trainer.state.global_step == stop
-    assert facts(trainer) == facts(whole)
+    assert outcome(trainer) == outcome(whole)
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_evaluation_between_changes_nothing(tmp_path):
     second.evaluate(h.questions(8))
     torch.random.set_rng_state(state)
     second.train(resume_from_checkpoint=True)
-    assert facts(second) == facts(whole)
+    assert outcome(second) == outcome(whole)
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ def test_a_block_that_is_cut_otherwise_is_not_learned_from_on(tmp_path, options,
 
 @pytest.mark.slow
 def test_a_block_of_an_older_version_is_refused_by_name(tmp_path):
-    """What 0.2.0 wrote in the midst of a generation; its checkpoints between two generations go on."""
+    """What 0.2.0 wrote in the middle of a generation; its checkpoints between two generations go on."""
     first = make(tmp_path, num_iterations=3)
     first.add_callback(Stop(4))
     first.train()
@@ -342,8 +342,8 @@ def test_a_torn_checkpoint_is_left_out(tmp_path, caplog):
         make(tmp_path, max_steps=4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     second = make(tmp_path, max_steps=4)
     second.train(resume_from_checkpoint=True)
-    assert "checkpoint-4 was not written to its end and is left out" in caplog.text
-    assert facts(second) == facts(first)
+    assert "checkpoint-4 is incomplete and is skipped" in caplog.text
+    assert outcome(second) == outcome(first)
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_a_finished_run_is_not_trained_on(tmp_path, options, reason, caplog):
     """The host would train one step more."""
     first = make(tmp_path, **options)
     first.train()
-    found = facts(first)
+    found = outcome(first)
     steps = first.state.global_step
     second = make(tmp_path, **options)
     for p in second.model.parameters():
@@ -399,7 +399,9 @@ def test_within_a_block_under_other_circumstances(tmp_path, change, caplog):
     second = make(tmp_path, num_iterations=3, max_steps=10, **({"seed": 9} if change == "seed" else {"questions": 22}))
     second.train(resume_from_checkpoint=True)
     assert second.state.global_step == 10
-    wanted = "Another seed or shuffling" if change == "seed" else "the rest of the generation under way is left out"
+    wanted = (
+        "The seed or the shuffling changed" if change == "seed" else "the rest of the generation under way is left out"
+    )
     assert wanted in caplog.text
     if change == "seed":  # what was under way is learned from on
         assert [event.generation for event in second.events.of(Planned)] == [2, 3]
@@ -425,13 +427,13 @@ def test_what_fails_to_resume_says_why_and_leaves_the_log_free(tmp_path):
 def test_a_changed_byte_of_the_facts_is_refused(tmp_path):
     make(tmp_path, max_steps=1).train()
     path = tmp_path / "checkpoint-1" / "exgrpo.json"
-    whole, stated = path.read_bytes(), CheckpointFacts.read(path.parent)
+    whole, stated = path.read_bytes(), CheckpointRecord.read(path.parent)
     assert stated.log["seq"] > 0
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         said = None
         try:
-            assert CheckpointFacts.read(path.parent) == stated  # white space
+            assert CheckpointRecord.read(path.parent) == stated  # white space
         except CheckpointError as error:
             said = str(error)
         assert said is None or "cannot be read" in said or "reads formats up to" in said
@@ -446,11 +448,11 @@ def test_another_number_of_generations_is_rebuilt_alike_with_and_without_snapsho
     other = dict(max_steps=12, num_generations=2, per_device_train_batch_size=16)
     whole = make(tmp_path, **other)
     whole.train(resume_from_checkpoint=True)
-    found = facts(whole)
+    found = outcome(whole)
     for at in (5, 8, 11):
         again = make(tmp_path, **other)
         again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-        assert facts(again) == found, at
+        assert outcome(again) == found, at
 
 
 @pytest.mark.slow
@@ -462,7 +464,7 @@ def test_a_checkpoint_by_another_name(tmp_path):
     for name in (tmp_path / "kept", tmp_path / "run" / "latest"):
         again = make(tmp_path / "run", max_steps=4)
         again.train(resume_from_checkpoint=str(name))
-        assert facts(again) == facts(whole)
+        assert outcome(again) == outcome(whole)
 
 
 @pytest.mark.slow
@@ -513,6 +515,6 @@ def test_what_the_host_cannot_resume_exactly_is_said(tmp_path, caplog):
 @pytest.mark.slow
 def test_older_checkpoints_in_the_folder_are_told_of(tmp_path, caplog):
     make(tmp_path, max_steps=2).train()
-    assert "is of an earlier run" not in caplog.text
+    assert "from an earlier run: resuming" not in caplog.text
     make(tmp_path, max_steps=2, seed=8).train()
-    assert "checkpoint-2 is of an earlier run: resuming the 'last' checkpoint would continue that one" in caplog.text
+    assert "checkpoint-2 is from an earlier run: resuming the 'last' checkpoint would continue that run" in caplog.text

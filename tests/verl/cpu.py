@@ -8,9 +8,11 @@ import asyncio
 import contextlib
 import importlib
 import os
+import time
 from types import SimpleNamespace
 
 import torch
+from ray._private import services
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
@@ -100,6 +102,25 @@ def _gloo_once(*args, backend=None, **kwargs):
 
 
 torch.distributed.init_process_group = _gloo_once
+
+
+def _patient(get_node):
+    """Ray gives its node 30 seconds to start, which are too few on a busy machine; other limits are in `support.PATIENT`."""
+
+    def found(*args, **kwargs):
+        until = time.monotonic() + 900
+        while True:
+            try:
+                return get_node(*args, **kwargs)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1)
+
+    return found
+
+
+services.get_node = _patient(services.get_node)
 
 
 def _replica():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,13 @@ def logged(folder: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
+PATIENT = {
+    "RAY_gcs_server_port_wait_time_s": "900", "RAY_gcs_server_request_timeout_seconds": "900",
+    "RAY_worker_register_timeout_seconds": "900", "RAY_health_check_timeout_ms": "900000",
+}  # fmt: skip
+"""Limits of Ray that a busy machine would break."""
+
+
 def environment(ranks: int) -> dict[str, str]:
     """What makes verl run on the CPU, in the launched process and in every worker of Ray."""
     root = Path(__file__).parents[2]
@@ -116,7 +124,7 @@ def environment(ranks: int) -> dict[str, str]:
         **os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "VERL_USE_EXTERNAL_MODULES": "tests.verl.cpu",
         "VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "EXGRPO_TEST_RANKS": str(ranks), "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONWARNINGS": "ignore",
+        "PYTHONWARNINGS": "ignore", **PATIENT,
     }  # fmt: skip
 
 
@@ -144,7 +152,11 @@ def start(folder: Path, ranks: int = 1, **more):
 
 
 def launch(folder: Path, ranks: int = 1, **more) -> int:
-    """As `start`, to its end; returns the exit code."""
+    """As `start`, to its end; returns the exit code. A launch that hangs is ended with the test that waits for it."""
     process, log = start(folder, ranks, **more)
-    with log:
+    try:
         return process.wait()
+    finally:
+        log.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)

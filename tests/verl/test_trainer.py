@@ -12,7 +12,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from exgrpo.errors import CheckpointError, ConfigurationError, DatasetError
 from exgrpo.experience.events import Admitted, Observed, Planned, Replayed, Retired
 from exgrpo.log import LogReader
-from exgrpo.runtime.alarms import Alarm
+from exgrpo.runtime.alarms import Alarm, ReplayMonitor
 from exgrpo.verl.loss import unmarked
 from tests.support.oracle import CASES, STEPS, answer, lines_of
 from tests.verl import local
@@ -204,10 +204,10 @@ def test_the_log_is_the_one_that_a_run_on_trl_writes(tmp_path, monkeypatch):
     with LogReader(tmp_path / "run" / "experience.db") as reader:
         position = reader.position()
         origin = reader.origin_of(position.branch)
-        facts = dict(reader.questions())
+        records = dict(reader.questions())
     assert (origin.tokenizer, json.loads(origin.rewards)[1]) == (golden["tokenizer"], golden["decides"])
-    assert {one.key for one in facts.values()} <= set(golden["keys"])
-    assert {one.columns for one in facts.values()} <= set(golden["question_columns"])
+    assert {one.key for one in records.values()} <= set(golden["keys"])
+    assert {one.columns for one in records.values()} <= set(golden["question_columns"])
 
 
 # Checkpoints and the log ------------------------------------------------------------------------------------------------
@@ -229,6 +229,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path, monkeypatch, m
     tail = [event for event in whole.events if getattr(event, "step", 0) >= 4]
     assert [repr(event) for event in again.events if getattr(event, "step", 0) >= 4] == [repr(event) for event in tail]
     assert kept(tmp_path / "part") == kept(tmp_path / "whole")
+    assert again._monitor.state() == whole._monitor.state() != ReplayMonitor().state()
     for ours, theirs in zip(
         again.actor_rollout_wg.model.parameters(), whole.actor_rollout_wg.model.parameters(), strict=True
     ):

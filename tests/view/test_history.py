@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from exgrpo.archive.opened import one_moment
+from exgrpo.archive.opened import consistent_reader
 from exgrpo.log import LogReader
 from exgrpo.view.curves import charts_of, heat_map, idle_marks
 from exgrpo.view.history import STORED, History
@@ -22,7 +22,7 @@ def log(tmp_path_factory):
 
 
 def history_of(path):
-    with one_moment(path) as reader:
+    with consistent_reader(path) as reader:
         return History(reader)
 
 

@@ -12,9 +12,6 @@ from tests.support.runs import COMMON, SAVING
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
 CLOSE = 1e-4
-LIMIT = 900
-"""Seconds of one launch."""
-
 ROWS = 32
 SAMPLED = {
     **COMMON, "scripted": False, "learning_rate": 1e-2, "use_vllm": True, "vllm_mode": "colocate",
@@ -44,7 +41,7 @@ def launched(folder, world, jobs, around):
     """What each rank says of each job, by its name."""
     model, variables = around
     named = [{"model": model, **job} for job in jobs.values()]
-    ranks = launch_all(folder / "out", world, named, LIMIT, **variables)
+    ranks = launch_all(folder / "out", world, named, **variables)
     return {name: [results[place] for results in ranks] for place, name in enumerate(jobs)}
 
 

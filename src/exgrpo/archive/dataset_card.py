@@ -36,7 +36,7 @@ configs:
   data_files:
   - split: train
     path: questions/*.parquet
-exgrpo: {facts}
+exgrpo: {metadata}
 ---
 
 # {title}
@@ -95,40 +95,40 @@ reported and left out.
 _TEXT_ROW = "| `completion` | the same as text, special tokens included; never tokenise it again, the ids count |\n"
 
 
-def card(facts: Mapping[str, Any], text: bool) -> str:
-    """The contents of the card.
+def card(metadata: Mapping[str, Any], text: bool) -> str:
+    """Return the contents of the card.
 
     Args:
-        facts: `format`, `log`, `end_step`, `logp_dtype`, `origin`, `origins`, `questions`, `trajectories`, `failures`,
+        metadata: `format`, `log`, `end_step`, `logp_dtype`, `origin`, `origins`, `questions`, `trajectories`, `failures`,
             `tokens`.
         text: whether completions are there as text.
     """
-    origin = facts["origins"][str(facts["origin"])]
+    origin = metadata["origins"][str(metadata["origin"])]
     rewards = Provenance(rewards=origin["rewards"]).rewards_in_words()
     title = f"Experience of {_line(origin['model']) or 'a model'}"
     return _TEXT.format(
         title=title,
         quoted=json.dumps(title),
-        facts=json.dumps(facts, ensure_ascii=True, sort_keys=True),
-        trajectories=facts["trajectories"],
-        with_questions=facts["questions"],
-        outcomes=_outcomes(facts["trajectories"], facts["failures"]),
-        tokens=facts["tokens"],
+        metadata=json.dumps(metadata, ensure_ascii=True, sort_keys=True),
+        trajectories=metadata["trajectories"],
+        with_questions=metadata["questions"],
+        outcomes=_outcomes(metadata["trajectories"], metadata["failures"]),
+        tokens=metadata["tokens"],
         model=_line(origin["model"]) or "unnamed",
         tokenizer=f"`{origin['tokenizer'] or 'unknown'}`",
         template=f"`{origin['template'] or 'unknown'}`",
         rewards=_line(rewards) or "unnamed",
-        imported="".join(f"- Imported among them: {_line(words)}.\n" for words in _imported(facts)),
-        end_step=facts["end_step"],
-        precision=_PRECISION[facts["logp_dtype"]],
+        imported="".join(f"- Imported among them: {_line(words)}.\n" for words in _imported(metadata)),
+        end_step=metadata["end_step"],
+        precision=_PRECISION[metadata["logp_dtype"]],
         columns="".join(f"| `{c.name}` | {c.meaning} |\n" for c in COLUMNS if c.parquet),
         text_row=_TEXT_ROW if text else "",
     )
 
 
-def _imported(facts: Mapping[str, Any]) -> list[str]:
-    """From which data trajectories came that the model did not write, and what their log-probs are."""
-    origins = (Provenance.from_json(json.dumps(origin)) for origin in facts["origins"].values())
+def _imported(metadata: Mapping[str, Any]) -> list[str]:
+    """Describe the data from which imported trajectories came, and the kind of their log-probs."""
+    origins = (Provenance.from_json(json.dumps(origin)) for origin in metadata["origins"].values())
     return [words for origin in origins if (words := origin.source_in_words()) is not None]
 
 
@@ -140,12 +140,12 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def facts_of_card(path: Path) -> dict[str, Any] | None:
-    """The mapping `exgrpo` of a card, which stands on one line as JSON; None where there is none that can be read."""
+def metadata_of_card(path: Path) -> dict[str, Any] | None:
+    """Return the mapping `exgrpo` of a card, one line of JSON; None where there is none that can be read."""
     try:
         head = path.read_text(encoding="utf-8").split("\n---", 1)[0]
         found = re.search(r"^exgrpo: (\{.*\})\s*$", head, re.MULTILINE)
-        facts = json.loads(found[1]) if found else None
+        metadata = json.loads(found[1]) if found else None
     except (OSError, ValueError):
         return None
-    return facts if isinstance(facts, dict) else None
+    return metadata if isinstance(metadata, dict) else None

@@ -6,7 +6,7 @@ from typing import Any
 from ..log import LogReader, Provenance
 
 REPLACEMENT = "\ufffd"
-"""What a decoder writes for bytes that are no whole character yet."""
+"""The decoder's output for bytes that are not a whole character yet."""
 CONTEXT = 6
 """Tokens before a token that its text may depend on."""
 
@@ -19,7 +19,7 @@ class Decoder:
         self._known: dict[str, Any] = {}
 
     def __call__(self, origin: Provenance, completions: Sequence[Sequence[int]]) -> list[str | None]:
-        """Texts, special tokens included; None where the log keeps no such tokenizer."""
+        """Decode completions with special tokens; None where the log keeps no such tokenizer."""
         tokenizer = self._tokenizer(origin.tokenizer)
         if tokenizer is None:
             return [None] * len(completions)
@@ -60,7 +60,7 @@ class Decoder:
 
 
 def _by_context(tokenizer: Any, ids: list[int], whole: str) -> list[str]:
-    """Pieces where a token's text depends on its neighbours: what each adds to the text of those shortly before it."""
+    """Return the text that each token adds to its predecessors, where it depends on its neighbours."""
     pieces: list[str] = []
     start, shown = 0, 0  # of the window, and how far the text was cut
     for end in range(1, len(ids) + 1):

@@ -1,4 +1,4 @@
-"""How an export lies on the disk: its folders, the columns of its files and their types."""
+"""Layout of an export: its folders, the columns of its files and their types."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PARTS = "part-*.parquet"
 
 
 def tokenizer_path(folder: Path, digest: str) -> Path | None:
-    """Where the tokenizer of that hash is kept; None for what cannot be a file's name."""
+    """Return where the tokenizer of a hash is kept; None for what cannot be a file's name."""
     return folder / TOKENIZERS / f"{digest}.json" if re.fullmatch(r"[\w-]{1,100}", digest) else None
 
 
@@ -33,7 +33,7 @@ def trajectory_schema(pa: Any, logp_dtype: str, text: bool, version: int = FORMA
 
 
 def _type_of(pa: Any, name: str, logp_dtype: str) -> Any:
-    """The type of a column by its name in `COLUMNS`."""
+    """Return the type of a column by its name in `COLUMNS`."""
     if name.startswith("list<"):
         return pa.list_(_type_of(pa, name[5:-1], logp_dtype))
     return pa.type_for_alias(logp_dtype if name == "logp" else name)

@@ -1,4 +1,7 @@
-"""Looking after a log: shrinking it, and going back in it. `verify` stands in `audit`, `merge` and imports in `gather`."""
+"""Maintenance of a log: prune and fork.
+
+`verify` is in `verify.py`; `merge` and imports are in `merge.py`.
+"""
 
 import contextlib
 import sqlite3
@@ -29,7 +32,7 @@ GENERATIONS_KEPT = 2
 
 @dataclass
 class Pruned:
-    """What went.
+    """A report of what was removed.
 
     Args:
         before_step: tokens of trajectories that had left before this step went.
@@ -79,7 +82,7 @@ def prune(
         DamagedLogError: it cannot be trusted; nothing was deleted.
     """
     named, path = Path(path).absolute(), Path(path).resolve()
-    connect(path).close()  # is it one?
+    connect(path).close()  # raises if it is not a log
     lock = WriterLock(path)
     lock.acquire()
     try:
@@ -119,7 +122,7 @@ def _prune(
             for position in {head, *beside.values()}:
                 rebuild(
                     reader, empty_buffer(reader, position), position, use_snapshot=False
-                )  # nothing goes from a log that cannot be trusted
+                )  # never prune a log that cannot be trusted
             kept = _kept_events(reader, [head, *beside.values()])
             needed = _needed_at(reader, head, since)
             for position in beside.values():
@@ -136,13 +139,13 @@ def _prune(
 
 
 def _is_there(reader: LogReader, position: Position) -> bool:
-    """Whether a position can be returned to; a checkpoint may be older than an earlier pruning, or than a copy."""
+    """Return whether a position can be returned to; a checkpoint may be older than an earlier pruning, or a copy."""
     sql = "SELECT 1 FROM state WHERE seq = ? AND branch = ?"
     return next(reader.rows(sql, (position.seq, position.branch)), None) is not None
 
 
 def _kept_events(reader: LogReader, positions: Iterable[Position]) -> dict[int, int]:
-    """Of each branch that any of these positions sees, the last event that one does."""
+    """Return for each branch that any of these positions sees the last event that one does."""
     kept: dict[int, int] = {}
     for position in positions:
         for span in reader.lineage(position):
@@ -151,7 +154,7 @@ def _kept_events(reader: LogReader, positions: Iterable[Position]) -> dict[int, 
 
 
 def _needed_at(reader: LogReader, position: Position, since_step: int | None) -> set[int]:
-    """Trajectories whose tokens may be asked for at a position, or at any place of its lineage from a step on."""
+    """Return the trajectories whose tokens may be needed at a position, or on its lineage from a step on."""
     lineage = reader.lineage(position)
     commit = position if since_step is None else reader.commit_at(lineage, since_step)
     since = 0 if commit is None else commit.seq
@@ -228,8 +231,10 @@ class Forked:
 
 
 def fork(path: Path | str, step: int) -> Forked:
-    """Start a branch at the last commit at which no more than `step` optimizer steps were done, so that reports, exports
-    and `experience_from` see the experience of that moment. Nothing is deleted: what came later stays on its branch.
+    """Start a branch at the last commit with at most `step` optimizer steps done.
+
+    Reports, exports and `experience_from` then see the experience of that moment. Nothing is deleted: what came later
+    stays on its branch.
 
     Raises:
         LogInUseError: a trainer writes it.
@@ -237,7 +242,7 @@ def fork(path: Path | str, step: int) -> Forked:
     """
     path = Path(path)
     with LogReader(path) as reader:
-        questions = ListedQuestions([facts for _, facts in reader.questions()])
+        questions = ListedQuestions([record for _, record in reader.questions()])
     with contextlib.closing(LogWriter(path, questions)) as log:
         reader = log.reader
         position = reader.position_at_step(step)

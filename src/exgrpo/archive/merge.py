@@ -12,11 +12,11 @@ from ..experience.replayed import snapshot_of
 from ..log.connection import WriterLock, damaged, put_in_place
 from ..log.reader import LogReader
 from ..log.rebuild import rebuild
-from ..log.records import Position, Provenance, QuestionFacts, name_of
+from ..log.records import Position, Provenance, QuestionRecord, name_of
 from ..log.snapshot import config_of
 from ..log.writer import INHERITED, LogWriter
 from .exported import read_export
-from .transfer import Inherited, KnownTrajectory, Source, inherit, source_of
+from .transfer import Inherited, KnownTrajectory, Source, import_experience, source_of
 
 TOKENS_PER_COMMIT = 4_000_000
 UNBOUNDED = (1 << 31) - 1
@@ -25,17 +25,17 @@ UNBOUNDED = (1 << 31) - 1
 class ListedQuestions:
     """Questions from a list, as a log writer needs them."""
 
-    def __init__(self, facts: Sequence[QuestionFacts]):
-        self._facts = facts
-        self.keys = tuple(question.key for question in facts)
+    def __init__(self, records: Sequence[QuestionRecord]):
+        self._records = records
+        self.keys = tuple(question.key for question in records)
 
-    def facts(self, question: int) -> QuestionFacts:
-        return self._facts[question]
+    def record(self, question: int) -> QuestionRecord:
+        return self._records[question]
 
 
 @dataclass
 class Gathered:
-    """What came into a log.
+    """A report of what came into a log.
 
     Args:
         into: the log.
@@ -64,8 +64,10 @@ class _From:
 
 
 def merge(paths: Sequence[Path | str], into: Path | str) -> Gathered:
-    """A new log with what several hold now: each is taken over in turn, as by `experience_from`. Where two know the same
-    question, the accuracy of the later one counts; steps are counted back from where each ended.
+    """Merge what several logs hold now into a new log, each imported in turn as by `experience_from`.
+
+    Where two know the same question, the accuracy of the later one counts; steps are counted back from where each
+    ended.
 
     Questions of a log with another tokenizer or chat template than the newest one has are left out, with a report.
 
@@ -94,7 +96,7 @@ def merge(paths: Sequence[Path | str], into: Path | str) -> Gathered:
 
 
 def import_folder(folder: Path | str, into: Path | str) -> Gathered:
-    """Take an export over into a log: a new one, or a new branch that continues the newest of an existing one.
+    """Import an export into a log: a new one, or a new branch that continues the newest of an existing one.
 
     Args:
         folder: that `export` wrote.
@@ -107,7 +109,7 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
     into = Path(into)
     export = read_export(folder)
     found = _From(export.source, export.origin, tokenizer=export.tokenizer)
-    export.tokenizer(export.origin.tokenizer)  # can it be read?
+    export.tokenizer(export.origin.tokenizer)  # raises if it cannot be read
     if into.exists():
         for _ in export.source.trajectories:  # all of it, before anything is written
             pass
@@ -115,8 +117,9 @@ def import_folder(folder: Path | str, into: Path | str) -> Gathered:
 
 
 def import_source(source: Source, tokenizer: str | None, into: Path | str) -> Gathered:
-    """Take experience that stands in memory over into a log: a new one, or a new branch that continues the newest of an
-    existing one. It is in the file entirely or not at all.
+    """Import experience in memory into a log, wholly or not at all.
+
+    The log is new, or gets a new branch that continues its newest.
 
     Args:
         source: what to take over.
@@ -136,12 +139,12 @@ def _import(found: _From, into: Path, at_once: bool = False) -> Gathered:
     if not into.exists():
         return _new_log([found], found.origin, into, "imported")
     with LogReader(into) as reader:
-        facts = [question for _, question in reader.questions()]
+        records = [question for _, question in reader.questions()]
         position = reader.position()
         if position is None:
             raise damaged(into, "it has no branch")
         origin = reader.origin_of(position.branch)
-    questions = ListedQuestions(_union(facts, [found], origin))
+    questions = ListedQuestions(_union(records, [found], origin))
     with contextlib.closing(LogWriter(into, questions)) as log:
         position = log.reader.position()
         buffer = _buffer(log, origin)
@@ -164,25 +167,25 @@ def _refuse_existing(into: Path) -> None:
         raise ExperienceLogError(f"{into} exists already. Give the path of a new file.")
 
 
-def _union(facts: Sequence[QuestionFacts], found: Sequence[_From], origin: Provenance) -> list[QuestionFacts]:
-    """All questions, each once: those that are there, then those of sources in which token ids mean the same."""
-    known = {question.key: question for question in facts}
+def _union(records: Sequence[QuestionRecord], found: Sequence[_From], origin: Provenance) -> list[QuestionRecord]:
+    """Return all questions once: those of the log, then those of sources in which token ids mean the same."""
+    known = {question.key: question for question in records}
     for one in found:
         if (one.origin.tokenizer, one.origin.template) == (origin.tokenizer, origin.template):
             for question in one.source.questions:
-                known.setdefault(question.facts.key, question.facts)
+                known.setdefault(question.record.key, question.record)
     return list(known.values())
 
 
 def _buffer(log: LogWriter, origin: Provenance) -> ExperienceBuffer:
-    """One without bounds: a run's own capacities hold when it opens the log."""
+    """Return a buffer without bounds: a run's own capacities apply when it opens the log."""
     n = len(log.questions.keys)
     config = replace(config_of(origin), capacity=UNBOUNDED, capacity_per_question=UNBOUNDED)
     return ExperienceBuffer(n, max(1, origin.num_generations), config, store=log)
 
 
 def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) -> Gathered:
-    """Written beside, and put in its place when it is whole."""
+    """Write a new log beside its place, and move it there once it is complete."""
     beside = into.with_name(f".{into.name}.new")
     _remove_unfinished(beside)
     try:
@@ -201,7 +204,7 @@ def _new_log(found: Sequence[_From], origin: Provenance, into: Path, verb: str) 
 
 
 def _remove_unfinished(beside: Path) -> None:
-    """Of a process that was killed or failed here; what another one is writing now is left alone."""
+    """Remove files of processes that were killed or failed here, not of one that is still writing."""
     if not beside.parent.is_dir():
         return
     lock = WriterLock(beside)
@@ -232,7 +235,7 @@ def _take_over(
         source = one.source
         if not at_once:
             source = replace(source, trajectories=committing(source.trajectories, log, state))
-        report.sources.append((one.source.name, inherit(source, buffer, log, origin, state.step)))
+        report.sources.append((one.source.name, import_experience(source, buffer, log, origin, state.step)))
     _retire(found, buffer, log, origin, state, report)
     log.commit(state, snapshot=snapshot_of(buffer))
     report.trajectories, report.questions = len(buffer), int((buffer.count > 0).sum())
@@ -247,19 +250,19 @@ def _retire(
     state: PlannerState,
     report: Gathered,
 ) -> None:
-    """What had retired stays so, if the last source that knew it said so, and none holds anything of it."""
+    """Retire questions that the last source that knew them had retired, if no trajectory of theirs came in."""
     here = {key: index for index, key in enumerate(log.questions.keys)}
     said = dict[int, bool]()
     for one in found:
         if one.source.origin.rewards == origin.rewards:
-            known = (q for q in one.source.questions if q.facts.key in here and (q.scorable or q.retired))
-            said |= {here[q.facts.key]: q.retired for q in known}
+            known = (q for q in one.source.questions if q.record.key in here and (q.scorable or q.retired))
+            said |= {here[q.record.key]: q.retired for q in known}
     for index in sorted(index for index, retired in said.items() if retired):
         if not buffer.count[index] and not buffer.retired[index]:
             buffer.retire(index)
             buffer.listener(Retired(INHERITED, state.step, index))
     for one, (_, inherited) in zip(found, report.sources, strict=True):
-        had = [here[q.facts.key] for q in one.source.questions if q.retired and q.facts.key in here]
+        had = [here[q.record.key] for q in one.source.questions if q.retired and q.record.key in here]
         inherited.retired = sum(bool(buffer.retired[index]) for index in had)
         inherited.fresh_again = len(had) - inherited.retired
 
@@ -267,7 +270,7 @@ def _retire(
 def committing(
     trajectories: Iterable[KnownTrajectory], log: LogWriter, state: PlannerState
 ) -> Iterator[KnownTrajectory]:
-    """Commits now and then, so that what is not written yet does not fill the memory."""
+    """Yield trajectories, and commit now and then, so that uncommitted ones do not fill the memory."""
     tokens = 0
     for known in trajectories:
         yield known

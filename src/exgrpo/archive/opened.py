@@ -40,8 +40,8 @@ _LEARNED = ("log_ratio", "ess")
 
 
 @contextlib.contextmanager
-def one_moment(path: Path) -> Iterator[LogReader]:
-    """A reader that sees the log as it is now, also while a run goes on writing it."""
+def consistent_reader(path: Path) -> Iterator[LogReader]:
+    """Open a reader that sees the log as it is now, also while a run goes on writing it."""
     connection = connect(path)
     with contextlib.closing(connection):
         with explained(path, "reading"):
@@ -65,7 +65,7 @@ def open_experience(run: Path | str) -> "Experience":
 
 
 def find_log(path: Path) -> Path:
-    """The log of a folder; the folder itself where it is an export.
+    """Return the log of a folder; the folder itself where it is an export.
 
     Raises:
         ExperienceLogError: it holds neither.
@@ -101,7 +101,7 @@ class Experience:
         self._stack = contextlib.ExitStack()
         self.log = self._taken_over(path) if self.exported else path
         try:
-            with one_moment(self.log):
+            with consistent_reader(self.log):
                 pass
         except BaseException:
             self.close()
@@ -125,12 +125,12 @@ class Experience:
     # Tables -----------------------------------------------------------------------------------------------------
 
     def questions(self, frame: bool = False) -> Any:
-        """All questions that were seen, a row each: what it is, how it stands, how often it was replayed.
+        """Return all observed questions, a row each: content, statistics, and how often each was replayed.
 
         Args:
             frame: whether to return a pandas data frame, in place of a `datasets.Dataset`.
         """
-        with one_moment(self.log) as reader:
+        with consistent_reader(self.log) as reader:
             sql = f"SELECT {', '.join(QUESTION_COLUMNS)} FROM questions ORDER BY id"
             columns = _columns(QUESTION_COLUMNS, reader.rows(sql))
         columns["retired"] = [bool(value) for value in columns["retired"]]
@@ -141,8 +141,7 @@ class Experience:
     def trajectories(
         self, frame: bool = False, *, tokens: bool = False, text: bool = False, questions: Collection[int] | None = None
     ) -> Any:
-        """All trajectories that were ever stored, a row each; `stored` says whether one still is, `uses` how often it was
-        replayed.
+        """Return all trajectories ever stored, a row each; `stored`: still there; `uses`: how often replayed.
 
         Args:
             frame: whether to return a pandas data frame, in place of a `datasets.Dataset`.
@@ -150,7 +149,7 @@ class Experience:
             text: add `completion`, by the tokenizer that the log keeps; None where it keeps none.
             questions: only those of these questions, by their `id`.
         """
-        with one_moment(self.log) as reader:
+        with consistent_reader(self.log) as reader:
             wanted = None if questions is None else {int(number) for number in questions}
             names = ", ".join(f"t.{name}" for name in TRAJECTORY_COLUMNS)
             sql = (
@@ -168,7 +167,7 @@ class Experience:
         return _table(columns, frame)
 
     def events(self, frame: bool = False, *, kind: str | None = None) -> Any:
-        """What happened, in order, a row each.
+        """Return all events in order, a row each.
 
         Args:
             frame: whether to return a pandas data frame, in place of a `datasets.Dataset`.
@@ -181,7 +180,7 @@ class Experience:
         if kind is not None and kind not in EVENTS:
             raise ConfigurationError(f"events: kind must be one of {', '.join(EVENTS)}, but is {kind!r}.")
         kinds = EVENTS if kind is None else {kind: EVENTS[kind]}
-        with one_moment(self.log) as reader:
+        with consistent_reader(self.log) as reader:
             rows = sorted((row for one in kinds for row in _events(reader, one)), key=lambda row: row["seq"])
         names = dict.fromkeys(name for one in kinds for name in ("seq", "kind", *_event_columns(one)))
         return _table({name: [row.get(name) for row in rows] for name in names}, frame)
@@ -197,7 +196,7 @@ class Experience:
 
 
 def _token_arrays(reader: LogReader, numbers: Sequence[int]) -> tuple[list[Any], list[Any]]:
-    """Token ids and log-probs of trajectories, None where they were pruned."""
+    """Return token ids and log-probs of trajectories, None where they were pruned."""
     ids: list[Any] = []
     logps: list[Any] = []
     for number in numbers:
@@ -233,7 +232,7 @@ def _columns(names: Sequence[str], rows: Any) -> Columns:
 
 
 def _table(columns: Columns, frame: bool) -> Any:
-    """As a `datasets.Dataset`, or as a pandas data frame."""
+    """Return columns as a `datasets.Dataset`, or as a pandas data frame."""
     if frame:
         try:
             import pandas

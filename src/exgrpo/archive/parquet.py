@@ -49,7 +49,7 @@ Decoder = Callable[[Provenance, Sequence[Sequence[int]]], Sequence[str | None]]
 
 @dataclass
 class Exported:
-    """What was written.
+    """A report of what was written.
 
     Args:
         folder: where.
@@ -134,7 +134,9 @@ def _empty_folder(folder: Path) -> Path:
         if any(folder.iterdir()):
             raise ExperienceLogError(f"{folder} is not empty. Export into a new folder, or empty this one.")
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise ExperienceLogError(f"{folder} cannot be made or read ({error}). Export into another folder.") from error
+        raise ExperienceLogError(
+            f"{folder} cannot be created or read ({error}). Export into another folder."
+        ) from error
     return folder
 
 
@@ -143,7 +145,7 @@ Numbered = tuple[int, int, Trajectory]
 
 
 def _groups(items: Iterator[Numbered]) -> Iterator[list[Numbered]]:
-    """Row groups of a bounded number of tokens."""
+    """Yield row groups of a bounded number of tokens."""
     group: list[Numbered] = []
     tokens = 0
     for item in items:
@@ -157,12 +159,12 @@ def _groups(items: Iterator[Numbered]) -> Iterator[list[Numbered]]:
 
 
 class _Held:
-    """What a log holds at a position, as rows."""
+    """The content of a log at a position, as rows."""
 
     def __init__(self, reader: LogReader, position: Position):
         self._reader = reader
         self._lineage = reader.lineage(position)
-        self._facts = dict(reader.questions())
+        self._records = dict(reader.questions())
         self._origins = reader.origins()
         self._store = StoredTrajectories(reader, self._lineage)
         self._buffer = empty_buffer(reader, position, self._store)
@@ -174,7 +176,7 @@ class _Held:
         }
 
     def questions(self) -> Iterator[dict[str, Any]]:
-        """Those that were seen, with their latest accuracy."""
+        """Yield observed questions, with their latest accuracy."""
         unknown = (None, None)
         seen: dict[int, tuple[int | None, float | None]]
         seen = dict.fromkeys(np.flatnonzero(self._buffer.count).tolist(), unknown)
@@ -185,7 +187,7 @@ class _Held:
         for question in sorted(seen):
             scorable = int(self._buffer.questions.scorable[question])
             yield {
-                **vars(self._facts[question]),
+                **vars(self._records[question]),
                 "successes": int(self._buffer.questions.successes[question]) if scorable else None,
                 "scorable": scorable,
                 "observed_at": seen[question][0],
@@ -194,7 +196,7 @@ class _Held:
             }
 
     def trajectories(self, unreadable: list[int] | None) -> Iterator[Numbered]:
-        """Ids, origins and trajectories, oldest first, with the entropy as it was measured last."""
+        """Yield ids, origins and trajectories, oldest first, with the entropy as last measured."""
         slots = self._buffer.live_slots()
         serials = self._buffer.column("serial")
         for slot in slots[np.argsort(serials[slots])].tolist():
@@ -215,7 +217,7 @@ class _Held:
         dtype = np.dtype(logp_dtype)
         columns = {
             "id": [number for number, _, _ in group],
-            "question": [self._facts[t.question].key for t in trajectories],
+            "question": [self._records[t.question].key for t in trajectories],
             "origin": [origin for _, origin, _ in group],
             "completion_ids": _lists(pa, [t.completion_ids for t in trajectories], np.dtype(np.int32)),
             "behaviour_logps": _lists(pa, [t.behaviour_logps.astype(dtype) for t in trajectories], dtype),
@@ -230,7 +232,7 @@ class _Held:
         return pa.table(columns, schema=kind)
 
     def write_tokenizers(self, folder: Path, skip_damaged: bool) -> None:
-        """Those that the log keeps, so that a log that takes this over can show completions as text too."""
+        """Write the log's tokenizers, so that a log that imports the export can show completions as text."""
         for digest in {origin.tokenizer for origin in self._origins.values()}:
             path = tokenizer_path(folder, digest)
             try:
@@ -254,7 +256,7 @@ class _Held:
 
 
 def _lists(pa: Any, arrays: Sequence[NDArray[Any] | None], dtype: np.dtype[Any]) -> Any:
-    """Arrays as one list column; NaN is null, and so is a missing array."""
+    """Return arrays as one list column; NaN becomes null, and so does a missing array."""
     offsets = np.cumsum([0, *(0 if array is None else len(array) for array in arrays)], dtype=np.int32)
     values = np.concatenate([np.empty(0, dtype), *(array for array in arrays if array is not None)], dtype=dtype)
     mask = np.isnan(values) if dtype.kind == "f" else None
@@ -284,7 +286,7 @@ class _Parts:
         self._writer.close()
 
     def write(self, table: Any) -> None:
-        """One row group."""
+        """Write one row group."""
         if self._rows >= ROWS_PER_PART:
             self._writer.close()
             self._open()

@@ -16,7 +16,7 @@ from ..experience.replayed import apply
 from ..experience.trajectory import FloatArray, Trajectory
 from ..log.reader import LogReader
 from ..log.rebuild import empty_buffer, rebuild
-from ..log.records import Position, Provenance, QuestionFacts, Questions, name_of
+from ..log.records import Position, Provenance, QuestionRecord, Questions, name_of
 from ..log.store import StoredTrajectories
 from ..log.writer import INHERITED, LogWriter
 
@@ -25,10 +25,12 @@ CHUNK = 256
 
 @dataclass(frozen=True)
 class KnownQuestion:
-    """A question of a source: what it is, its latest accuracy (`scorable` 0: none is known), the spread of the rewards of
-    the group that was seen at `step` (None: not known), and whether it had retired."""
+    """A question of a source: content, latest accuracy, and whether it had retired.
 
-    facts: QuestionFacts
+    `scorable` 0: no accuracy is known; `reward_std`: of the group seen at `step`, None: not known.
+    """
+
+    record: QuestionRecord
     successes: int
     scorable: int
     step: int
@@ -67,9 +69,11 @@ class Source:
 
 @dataclass
 class Inherited:
-    """What was taken over, and why the rest was left out: reason -> trajectories. `retired`: questions that stay so;
-    `fresh_again`: that had retired, and have not here; `ignored`: of questions that were matched all the same, which columns
-    differ: column -> questions."""
+    """A report of what was imported, and why the rest was left out.
+
+    `left_out`: reason -> trajectories. `retired`: questions that stay so. `fresh_again`: questions that had retired,
+    and have not here. `ignored`: columns that differ in questions matched all the same: column -> questions.
+    """
 
     taken: int = 0
     questions: int = 0
@@ -94,14 +98,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def source_of(reader: LogReader, position: Position | None = None, skip_damaged: bool = False) -> Source:
-    """What a log holds at a position, by default at the end of its newest branch.
+    """Return the content of a log at a position, by default at the end of its newest branch.
 
     Raises:
         DamagedLogError: it cannot be trusted; with `skip_damaged` only where its events cannot, not for tokens.
     """
     position = position or reader.position()
     lineage = reader.lineage(position)
-    facts = dict(reader.questions())
+    records = dict(reader.questions())
     store = StoredTrajectories(reader, lineage)
     buffer = empty_buffer(reader, position, store)
     state = rebuild(reader, buffer, position)
@@ -114,11 +118,11 @@ def source_of(reader: LogReader, position: Position | None = None, skip_damaged:
         seen |= {
             question: (step, reward_std) for question, step, reward_std, _ in reader.rows(sql, (span.branch, span.last))
         }
-    numbers = sorted(facts)
+    numbers = sorted(records)
     place = {number: i for i, number in enumerate(numbers)}
     questions = [
         KnownQuestion(
-            facts[n],
+            records[n],
             int(buffer.questions.successes[n]),
             int(buffer.questions.scorable[n]),
             *seen.get(n, (0, None)),
@@ -155,8 +159,10 @@ def _trajectories(
 
 @dataclass(frozen=True)
 class Bounds:
-    """What trajectories must fit into: token ids below `vocabulary`, `rewards` of them each, and what this run `admits`, by
-    default right ones."""
+    """Limits that imported trajectories must satisfy.
+
+    Token ids below `vocabulary`, `rewards` of them each, and whatever this run `admits`, by default right ones.
+    """
 
     vocabulary: int
     rewards: int
@@ -175,7 +181,7 @@ class Bounds:
 Rescore = Callable[[Sequence[Trajectory]], Sequence[FloatArray | None]]
 
 
-def inherit(
+def import_experience(
     source: Source,
     buffer: ExperienceBuffer,
     log: LogWriter,
@@ -187,7 +193,7 @@ def inherit(
     reads: Collection[str] | None = None,
     keep_retired: bool = False,
 ) -> Inherited:
-    """Take a source's experience over into a buffer and its log, as if it had been stored here before the run began.
+    """Import a source's experience into a buffer and its log, as if stored here before the run began.
 
     A question is the same if its content hash is: prompt ids (tokenizer and chat template with them) and all columns; or,
     under the same tokenizer and chat template, if its prompt is, and all columns that reward functions read. Steps are
@@ -263,7 +269,7 @@ def inherit(
 
 
 class _Matches:
-    """Which question of a source is which of this run.
+    """The map from a source's questions to this run's.
 
     Attributes:
         index_of: of each question of the source its number in this run, or None.
@@ -280,7 +286,7 @@ class _Matches:
         report: Inherited,
     ):
         here = {key: index for index, key in enumerate(questions.keys)}
-        self.index_of = [here.get(question.facts.key) for question in known]
+        self.index_of = [here.get(question.record.key) for question in known]
         self.others: dict[int, str] = {}
         self.by_prompt = set[int]()
         unmatched = [place for place, index in enumerate(self.index_of) if index is None]
@@ -288,12 +294,12 @@ class _Matches:
             return
         free: dict[str, list[tuple[int, dict[str, str]]]] = {}
         for index in sorted(set(range(len(questions.keys))) - set(self.index_of)):
-            facts = questions.facts(index)
-            if facts.prompt is not None:
-                free.setdefault(facts.prompt, []).append((index, _columns(facts)))
+            record = questions.record(index)
+            if record.prompt is not None:
+                free.setdefault(record.prompt, []).append((index, _columns(record)))
         for place in unmatched:
-            there = _columns(known[place].facts)
-            candidates = free.get(known[place].facts.prompt or "", [])
+            there = _columns(known[place].record)
+            candidates = free.get(known[place].record.prompt or "", [])
             for candidate in candidates:
                 index, columns = candidate
                 differ = {name for name in {*there, *columns} if there.get(name) != columns.get(name)}
@@ -306,16 +312,16 @@ class _Matches:
                 self.others.setdefault(place, f"whose question has another {_listed(wrong)} in this dataset")
 
 
-def _columns(facts: QuestionFacts) -> dict[str, str]:
-    """Each column's value as JSON."""
-    columns = json.loads(facts.columns or "{}")
+def _columns(record: QuestionRecord) -> dict[str, str]:
+    """Return each column's value as JSON."""
+    columns = json.loads(record.columns or "{}")
     return {name: json.dumps(value, sort_keys=True) for name, value in columns.items()}
 
 
 def _matching(
     chunk: Sequence[KnownTrajectory], matches: _Matches, shift: int, origin: Provenance, report: Inherited
 ) -> list[KnownTrajectory]:
-    """Those whose token ids and question mean the same here, as trajectories of this run."""
+    """Return trajectories of this run for those whose token ids and question mean the same here."""
     matching = []
     for known in chunk:
         trajectory, place = known.trajectory, known.trajectory.question
@@ -349,8 +355,11 @@ def _chunks(items: Iterable[KnownTrajectory]) -> Iterator[list[KnownTrajectory]]
 def _with_rewards(
     chunk: Sequence[KnownTrajectory], origin: Provenance, rescore: Rescore | None, report: Inherited
 ) -> Iterator[KnownTrajectory]:
-    """Those of this run's reward functions as they are, and of others those that are right under these, in their order,
-    with their rewards."""
+    """Yield trajectories with rewards of this run's functions.
+
+    Those scored by the same functions as they are; of others, in their order, those that are right under this run's
+    functions.
+    """
     others = [known.trajectory for known in chunk if known.origin.rewards != origin.rewards]
     if others and rescore is None:
         report.left_out["scored by other reward functions"] += len(others)
@@ -364,7 +373,7 @@ def _with_rewards(
         rewards = next(scores)
         if rewards is not None:
             was = known.trajectory
-            quality = was.quality if was.correct else np.nan  # success is a part of it
+            quality = was.quality if was.correct else np.nan  # success is part of the quality
             scored = replace(was, rewards=np.asarray(rewards), correct=True, advantage=np.nan, quality=quality)
             yield KnownTrajectory(scored, replace(known.origin, rewards=origin.rewards))
         elif rescore is not None:

@@ -1,4 +1,4 @@
-"""Is a log what was written? Everything is looked at, and every damage is listed; nothing is changed."""
+"""Verification of a log: everything is read, every damage is listed, nothing is changed."""
 
 import contextlib
 import hashlib
@@ -40,7 +40,7 @@ SEQS, TRAJECTORIES, QUESTIONS = "seq", "trajectory", "question"
 
 @dataclass(frozen=True)
 class Finding:
-    """A damage: in which table or part of the file, at which row, and what is wrong."""
+    """One damage: the table or part of the file, the row, and what is wrong."""
 
     where: str
     row: int | str | None
@@ -51,8 +51,9 @@ class Finding:
 
 
 def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
-    """The checkpoints in these folders, whatever their names, that refer to a log, and to which place of it; the earliest
-    step first.
+    """Return the checkpoints that refer to a log, and their positions in it, the earliest step first.
+
+    Folders are searched whatever their names.
 
     Raises:
         ExperienceLogError: what one refers to cannot be read now.
@@ -67,7 +68,7 @@ def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
                 f"{path} cannot be read ({error}), so what this checkpoint needs of the log is not known. Make it readable, or "
                 "move the checkpoint away."
             ) from error
-        except (ValueError, KeyError, TypeError):  # nothing that can be resumed from
+        except (ValueError, KeyError, TypeError):  # not a checkpoint to resume from
             continue
         if position.log == log:
             found[path.parent] = position
@@ -75,13 +76,13 @@ def checkpoints_beside(log: str, *folders: Path) -> dict[Path, Position]:
 
 
 def _step_of(checkpoint: Path) -> tuple[bool, int]:
-    """What orders a checkpoint by the step in its name; those without one come last."""
+    """Return a sort key by the step in a checkpoint's name; those without one come last."""
     number = checkpoint.name.rpartition("-")[2]
     return not number.isdecimal(), int(number) if number.isdecimal() else 0
 
 
 def verify(path: Path | str) -> list[Finding]:
-    """All damage of a log, and of what checkpoints beside it need of it; empty where there is none.
+    """List all damage of a log, and of what checkpoints beside it need of it; empty where there is none.
 
     Looks at the structure of the file (SQLite's integrity check), the schema, every checksum, the numbers of events, what
     rows say of each other, and the tokens and embeddings of every trajectory; then rebuilds the buffer at every branch's
@@ -95,23 +96,25 @@ def verify(path: Path | str) -> list[Finding]:
         connection = connect(path)
     except DamagedLogError as error:
         return [Finding("file", None, _cause(error))]
-    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")  # damaged text is told by its checksum
+    connection.text_factory = lambda raw: raw.decode(
+        "utf-8", "surrogateescape"
+    )  # damaged text is found by its checksum
     with contextlib.closing(connection):
-        audit = _Audit(path, connection)
-        with audit.guarded("file"):
-            connection.execute("BEGIN")  # one state of the file, also while it is written
-        audit.structure()
-        audit.facts()
-        audit.events()
-        audit.tokens()
-        audit.embeddings()
-        with audit.guarded("file"):
-            audit.buffers(LogReader(path, connection))
-        return audit.listed()
+        verification = _Verification(path, connection)
+        with verification.guarded("file"):
+            connection.execute("BEGIN")  # one consistent state, even while it is written
+        verification.structure()
+        verification.records()
+        verification.events()
+        verification.tokens()
+        verification.embeddings()
+        with verification.guarded("file"):
+            verification.buffers(LogReader(path, connection))
+        return verification.listed()
 
 
-class _Audit:
-    """What was found so far."""
+class _Verification:
+    """The findings so far."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path, self._connection = path, connection
@@ -125,7 +128,7 @@ class _Audit:
         self._findings.append(Finding(where, row, what))
 
     def listed(self) -> list[Finding]:
-        """What was found, where the same is wrong with very many rows of a table only the first of them."""
+        """Return the findings; where one kind concerns very many rows of a table, only the first of them."""
         listed: list[Finding] = []
         kinds: dict[tuple[str, str], int] = {}
         for finding in self._findings:
@@ -138,13 +141,13 @@ class _Audit:
 
     @contextlib.contextmanager
     def guarded(self, where: str) -> Iterator[None]:
-        """What cannot be read is a finding, and no reason to stop looking elsewhere."""
+        """Record what cannot be read as a finding, and go on elsewhere."""
         try:
             with explained(self.path, f"reading {where}"):
                 yield
         except ExperienceLogError as error:
             if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
-                raise  # of locks, memory or the file system: it says nothing of the log
+                raise  # an error of locks, memory or the file system, not of the log
             self.add(where, None, _cause(error))
             self._events_are_sound = self._events_are_sound and where not in schema.EVENTS
 
@@ -176,7 +179,7 @@ class _Audit:
 
     # Rows that are no events ------------------------------------------------------------------------------------
 
-    def facts(self) -> None:
+    def records(self) -> None:
         for table in schema.FACTS:
             with self.guarded(table):
                 for *values, crc in self._connection.execute(schema.SELECT_FACTS[table]):
@@ -206,7 +209,7 @@ class _Audit:
     # Events -----------------------------------------------------------------------------------------------------
 
     def events(self) -> None:
-        """Checksums, numbers without gaps, and rows that refer to rows that are not there."""
+        """Check checksums, gaps in numbers, and references to missing rows."""
         numbers: list[IntArray] = []
         for table in ("trajectory", *(name for name in schema.tables_of(self._connection) if name != "trajectory")):
             numbers.append(self._events_of(table))
@@ -220,7 +223,7 @@ class _Audit:
             self.add("branch", number, "is missing, but has events")
 
     def _events_of(self, table: str) -> IntArray:
-        """Branch and number of each event of a table, (n, 2)."""
+        """Return branch and number of each event of a table, (n, 2)."""
         columns = schema.EVENTS[table]
         places = {name: columns.index(name) + 1 for name in ("question", "trajectory", "origin") if name in columns}
         rows: list[tuple[int, int]] = []
@@ -255,7 +258,7 @@ class _Audit:
                 self.add("branch", branch, f"its last event, {int(seqs[-1])}, is not the end of a commit")
 
     def tokens(self) -> None:
-        """Of every trajectory, unless they were pruned."""
+        """Check the tokens of every trajectory, unless they were pruned."""
         with self.guarded("tokens"):
             sql = (
                 "SELECT t.id, t.length, t.digest, k.completion_ids, k.behaviour_logps, k.crc FROM trajectory t "
@@ -279,7 +282,7 @@ class _Audit:
                 self.add("tokens", number, "their trajectory is missing")
 
     def embeddings(self) -> None:
-        """Of every trajectory that was stored with one, and of no other."""
+        """Check that exactly the trajectories stored with an embedding have one."""
         with self.guarded("embedding"):
             sql = (
                 "SELECT t.id, t.dimension, e.vector, e.crc FROM trajectory t LEFT JOIN embedding e ON e.id = t.id "
@@ -299,7 +302,7 @@ class _Audit:
     # What follows from the events -------------------------------------------------------------------------------
 
     def buffers(self, reader: LogReader) -> None:
-        """At the end of every branch, at every checkpoint beside the log, and at every snapshot."""
+        """Rebuild the buffer at the end of every branch, at every checkpoint beside the log, and at every snapshot."""
         for position in reader.ends():
             is_head = position.branch == reader.head
             self._rebuilt(reader, position, "branch", position.branch, with_tokens=is_head)
@@ -320,7 +323,7 @@ class _Audit:
     def _rebuilt(
         self, reader: LogReader, position: Position, where: str, row: int | str, with_tokens: bool = True
     ) -> None:
-        """The buffer there, and, where a run may go on, the tokens of what is stored in it."""
+        """Rebuild a buffer and, where a run may go on, read the tokens of what is stored in it."""
         with self.guarded(where):
             buffer = empty_buffer(reader, position)
             try:
@@ -372,10 +375,10 @@ def _digest(ids: bytes) -> int:
 
 
 def _objects(connection: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
-    """Tables, views and indices by name."""
+    """Return tables, views and indices by name."""
     return {row[0]: row[1:] for row in connection.execute("SELECT name, type, tbl_name, sql FROM sqlite_schema")}
 
 
 def _cause(error: ExperienceLogError) -> str:
-    """Of a message for users only what happened."""
+    """Return only what happened from a message for users."""
     return re.sub(r"^.*? is damaged: |\. Nothing was changed\..*", "", str(error), flags=re.DOTALL)

@@ -23,7 +23,7 @@ def advice() -> list[dict[str, Any]]:
 
 
 def as_text() -> str:
-    """A paragraph a question; under each answer a preset, what is said for it, and the rows behind it."""
+    """Write a paragraph a question; under each answer a preset, its reasons, and the rows behind it."""
     blocks = [textwrap.fill(WHAT_IT_CAN_SAY, prose_width())]
     for number, question in enumerate(advice(), 1):
         blocks.append(f"{number}. {question['question']}")

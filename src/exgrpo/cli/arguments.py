@@ -1,4 +1,4 @@
-"""What `exgrpo train` takes beside the trainer's and the model's options. Imports no host."""
+"""Arguments of `exgrpo train` beside the trainer's and the model's options. Imports no host."""
 
 import json
 from dataclasses import dataclass, field, fields
@@ -14,7 +14,7 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass
 class ScriptArguments:
-    """Where questions and rewards come from: a dataset, or a built-in task."""
+    """The source of questions and rewards: a dataset, or a built-in task."""
 
     dataset_name: str | None = _option(
         None, "Training questions: a dataset on the hub, or a local file, folder or pattern (.jsonl, .json, .csv, also "
@@ -98,7 +98,7 @@ class ScriptArguments:
             )
 
     def _idle(self) -> list[str]:
-        """Options that were given, but belong to the other source of questions."""
+        """List given options that belong to the other source of questions."""
         of_task = (
             "task_knobs",
             "task_questions",

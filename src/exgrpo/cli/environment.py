@@ -1,4 +1,4 @@
-"""`exgrpo env`: what is installed, to paste into an issue. Also: is what a command needs there?"""
+"""`exgrpo env`: installed versions, to paste into an issue; and checks for what a command needs."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ def require(module: str, extra: str, purpose: str) -> None:
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that matter; None where one is not installed. Imports none of them."""
+    """Return versions of Python and of the packages that matter, importing none; None where not installed."""
     return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
 
 
@@ -36,7 +36,7 @@ def _version(package: str) -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """Everything that `exgrpo env` shows."""
+    """Return everything that `exgrpo env` shows."""
     return {
         "versions": installed_versions(),
         "trl_supported": trl_support(),
@@ -46,7 +46,7 @@ def describe() -> dict[str, Any]:
 
 
 def trl_support() -> dict[str, Any]:
-    """The range of TRL versions that this release works with, as its metadata states it, and whether it is met."""
+    """Return the supported range of TRL versions, from the metadata, and whether it is met."""
     installed, wanted = _version("trl"), supported_trl()
     if installed is None or wanted is None:
         return {"range": wanted, "met": False}
@@ -56,7 +56,7 @@ def trl_support() -> dict[str, Any]:
 
 
 def supported_trl() -> str | None:
-    """From the metadata and not from `exgrpo.trl`, which cannot be imported beside another TRL."""
+    """Return the TRL requirement from the metadata; `exgrpo.trl` cannot be imported beside another TRL."""
     try:
         wanted = [text for text in requires("exgrpo") or () if re.match(r"trl\b", text) and "extra" in text]
     except PackageNotFoundError:
@@ -65,7 +65,7 @@ def supported_trl() -> str | None:
 
 
 def cuda_devices() -> list[str] | str:
-    """Names of the CUDA devices that torch sees, or why there are none."""
+    """Return names of the CUDA devices that torch sees, or why there are none."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -74,9 +74,9 @@ def cuda_devices() -> list[str] | str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
-    parser = Parser(prog="exgrpo env", description="Versions and devices, to paste into an issue.")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    """Run the command; return the exit code."""
+    parser = Parser(prog="exgrpo env", description="Print versions and devices, to paste into an issue.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     found = describe()
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if args.json else as_text(found))
@@ -84,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """Two aligned columns."""
+    """Format as two aligned columns."""
     support, cuda = found["trl_supported"], found["cuda"]
     trl = f"{support['range'] or 'unknown'} ({'met' if support['met'] else 'NOT met'})"
     devices = cuda if isinstance(cuda, str) else ", ".join(cuda) or "none"

@@ -29,73 +29,101 @@ examples:
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="exgrpo evaluate",
-        description="Sample completions of questions from one model or several, score them as training does, and say how good "
-        "the models are and whether they can be told apart. Every completion is kept in one SQLite file; started again, it "
-        "goes on where it was.",
+        description="Sample completions from one or several models, score them as training does, and report how good the "
+        "models are and whether they differ. Completions are kept in one SQLite file; started again, the command resumes.",
         epilog=EPILOG,
     )
     parser.add_argument(
         "models", nargs="+", metavar="MODEL",
-        help="a folder, a name on the hub, a checkpoint, an adapter; with --base_url the name that the server knows",
+        help="a folder, a hub name, a checkpoint or an adapter; with --base_url, the name that the server knows",
     )  # fmt: skip
     what = parser.add_argument_group("questions")
     what.add_argument("--benchmarks", nargs="+", default=[], metavar="NAME", help="aime24 aime25 amc23 math500 minerva "
                       "olympiadbench arc_c gpqa_diamond mmlu_pro")  # fmt: skip
-    what.add_argument("--benchmark_dir", type=Path, metavar="DIR", help="files NAME.jsonl in place of the hub's")
     what.add_argument(
-        "--data", metavar="FILE", help="questions that exgrpo train takes: a file, a folder, a name on the hub"
+        "--benchmark_dir", type=Path, metavar="DIR", help="read NAME.jsonl from this folder instead of the hub"
     )
-    what.add_argument("--split", default="test", help="of --data (default: test)")
-    what.add_argument("--question_column", metavar="NAME")
-    what.add_argument("--answer_column", metavar="NAME")
+    what.add_argument("--data", metavar="FILE", help="questions as for exgrpo train: a file, a folder, or a hub name")
+    what.add_argument("--split", default="test", help="split of --data (default: test)")
+    what.add_argument("--question_column", metavar="NAME", help="column of the question (default: found by its name)")
+    what.add_argument("--answer_column", metavar="NAME", help="column of the gold answer (default: found by its name)")
     what.add_argument(
-        "--keep_columns", nargs="+", default=[], metavar="NAME", help="further columns of --data that a reward reads"
+        "--keep_columns",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="further columns of --data that a reward function reads",
     )
-    what.add_argument("--prompt_template", metavar="TEXT", help="around the question, with {question} in its place")
-    what.add_argument("--reward_funcs", nargs="+", metavar="NAME", help="the one that decides, then others to compare with; by "
-                      "default math_reward (choices: choice_reward) beside strict_math_reward and math_verify")  # fmt: skip
-    what.add_argument("--system_prompt", metavar="TEXT", help="default: the benchmark's own; '' for none")
-    what.add_argument("--limit", type=at_least(1), metavar="N", help="questions of each benchmark, from the first")
     what.add_argument(
-        "--plain", action="store_true", help="prompts are plain text, also where the model has a chat template"
+        "--prompt_template", metavar="TEXT", help="text around the question, with {question} in its place"
     )
+    what.add_argument(
+        "--reward_funcs", nargs="+", metavar="NAME",
+        help="the reward function that decides, then others to compare (default: math_reward, or choice_reward for choices, "
+        "beside strict_math_reward and math_verify)",
+    )  # fmt: skip
+    what.add_argument(
+        "--system_prompt", metavar="TEXT", help="first message (default: the benchmark's own; '' for none)"
+    )
+    what.add_argument(
+        "--limit", type=at_least(1), metavar="N", help="take only the first N questions of each benchmark"
+    )
+    what.add_argument("--plain", action="store_true", help="send plain text even if the model has a chat template")
     how = parser.add_argument_group("sampling")
     how.add_argument(
-        "--num_samples", type=at_least(1), metavar="K", help="default: the paper's, 32 for AIME and AMC, else 1"
+        "--num_samples",
+        type=at_least(1),
+        metavar="K",
+        help="completions per question (default: the paper's, 32 for AIME and AMC, else 1)",
     )
-    how.add_argument("--temperature", type=between(0.0), default=0.6, metavar="T", help="default: 0.6; 0 is greedy")
-    how.add_argument("--top_p", type=between(0.0, 1.0), default=1.0, metavar="P", help="default: 1")
     how.add_argument(
-        "--max_tokens", type=at_least(1), default=8192, metavar="N", help="of a completion (default: 8192)"
+        "--temperature",
+        type=between(0.0),
+        default=0.6,
+        metavar="T",
+        help="sampling temperature; 0 is greedy (default: 0.6)",
     )
-    how.add_argument("--seed", type=at_least(0), default=0)
+    how.add_argument("--top_p", type=between(0.0, 1.0), default=1.0, metavar="P", help="nucleus sampling (default: 1)")
     how.add_argument(
-        "--batch_size", type=at_least(1), default=64, metavar="N", help="completions at once (default: 64)"
+        "--max_tokens", type=at_least(1), default=8192, metavar="N", help="most tokens per completion (default: 8192)"
     )
-    how.add_argument("--dtype", default="auto", help="of the weights (default: as they are stored)")
-    server = parser.add_argument_group("at an address")
-    server.add_argument("--base_url", metavar="URL", help="OpenAI-compatible, as http://localhost:8000/v1")
+    how.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="sampling seed (default: 0)")
+    how.add_argument(
+        "--batch_size", type=at_least(1), default=64, metavar="N", help="completions generated at once (default: 64)"
+    )
+    how.add_argument("--dtype", default="auto", help="precision of the weights (default: as stored)")
+    server = parser.add_argument_group("server")
     server.add_argument(
-        "--api_key_env", default="OPENAI_API_KEY", metavar="NAME", help="variable that holds the key, if any"
+        "--base_url", metavar="URL", help="address of an OpenAI-compatible server, as http://localhost:8000/v1"
+    )
+    server.add_argument(
+        "--api_key_env",
+        default="OPENAI_API_KEY",
+        metavar="NAME",
+        help="environment variable that holds the key, if any",
     )
     server.add_argument("--parallel", type=at_least(1), default=16, metavar="N", help="requests at once (default: 16)")
     server.add_argument(
-        "--timeout", type=between(0.0), default=600.0, metavar="S", help="seconds an answer (default: 600)"
+        "--timeout", type=between(0.0), default=600.0, metavar="S", help="seconds to wait for an answer (default: 600)"
     )
     seen = parser.add_argument_group("contamination")
-    seen.add_argument("--training_data", nargs="+", default=[], metavar="FILE", help="what the models were trained on")
     seen.add_argument(
-        "--experience", nargs="+", type=Path, default=[], metavar="RUN", help="runs whose questions they saw"
+        "--training_data", nargs="+", default=[], metavar="FILE", help="files that the models were trained on"
     )
     seen.add_argument(
-        "--probe", action="store_true", help="ask for the rest of each question, given 60 %% of it, greedily"
+        "--experience", nargs="+", type=Path, default=[], metavar="RUN", help="runs whose questions the models saw"
     )
-    parser.add_argument("--output_dir", type=Path, default=DEFAULT_FOLDER, help=f"default: {DEFAULT_FOLDER}")
+    seen.add_argument(
+        "--probe", action="store_true", help="ask the model to complete each question from its first 60 %%, greedily"
+    )
+    parser.add_argument(
+        "--output_dir", type=Path, default=DEFAULT_FOLDER, help=f"folder of the results (default: {DEFAULT_FOLDER})"
+    )
     return parser
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     if not args.benchmarks and args.data is None:
         raise ConfigurationError("There are no questions: set --benchmarks or --data.")
@@ -135,7 +163,7 @@ class Asked:
         }
 
     def rows(self, plain: bool) -> list[tuple[Any, str, Any]]:
-        """(prompt, gold, columns) of each question."""
+        """Return (prompt, gold, columns) of each question."""
         return [(self._prompt(item.question, plain), item.answer, item.columns) for item in self.items]
 
     def _prompt(self, question: Any, plain: bool) -> Any:
@@ -205,7 +233,7 @@ def _evaluate(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked], 
 
 
 def _source(args: argparse.Namespace, name: str) -> tuple[Any, Callable[[Any], bool]]:
-    """Where completions come from, and which prompts begin a thought."""
+    """Return where completions come from, and which prompts begin a thought."""
     from ..rewards.completion import opens_thinking
 
     if args.base_url is not None:
@@ -222,7 +250,7 @@ def _source(args: argparse.Namespace, name: str) -> tuple[Any, Callable[[Any], b
 
 
 def _told(answers: Iterator[list[Any]], done: int, total: int) -> Iterator[list[Any]]:
-    """The batches, with a line now and then on stderr."""
+    """Yield the batches, with a progress line now and then on stderr."""
     said, began, first = time.monotonic(), time.monotonic(), done
     for batch in answers:
         yield batch
@@ -274,7 +302,7 @@ def _file_name(model: str) -> str:
 
 
 def _contamination(args: argparse.Namespace, benchmarks: Sequence[Asked]) -> dict[str, Any]:
-    """By benchmark: how many questions share much with the training texts, which are there word by word, and which."""
+    """Report by benchmark how many questions overlap with the training texts, which verbatim, and which ones."""
     from ..evaluation.contamination import overlaps
 
     texts = list(_training_texts(args))
@@ -305,11 +333,11 @@ def _training_texts(args: argparse.Namespace) -> Iterator[str]:
         if path is None or not path.exists():
             raise DatasetError(f"{run} holds no experience log.")
         with LogReader(path) as reader:
-            yield from (facts.prompt for _, facts in reader.questions() if facts.prompt)
+            yield from (record.prompt for _, record in reader.questions() if record.prompt)
 
 
 def _recalled(args: argparse.Namespace, name: str, benchmarks: Sequence[Asked]) -> dict[str, Any]:
-    """By benchmark: of the rest of a question, the mean share that a model writes by heart, and of how many all of it."""
+    """Report by benchmark how much of a question's rest a model writes by heart: mean share, and how often all."""
     from ..evaluation.contamination import recalled, split
     from ..evaluation.sampling import Sampling
     from ..evaluation.store import StoredQuestion

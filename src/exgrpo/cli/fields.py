@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @cache
 def table() -> dict[str, Any]:
-    """`fields.json`: `versions` of the hosts that it was made with, and `fields`."""
+    """Read `fields.json`: `fields`, and the `versions` of the hosts that it was made with."""
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
@@ -42,7 +42,7 @@ def rows_of(group: str) -> list[Row]:
 
 
 def split_off(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a command line that are no options of `exgrpo train`, and those that are, with their values."""
+    """Split a command line into words that are no options of `exgrpo train`, and options with their values."""
     types = {row["name"]: row["type"] for row in table()["fields"]}
     others, options, place = list[str](), list[str](), 0
     while place < len(argv):
@@ -66,7 +66,7 @@ def split_off(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def help_text(usage: str, topics: Sequence[str] = ()) -> str:
-    """The options that most runs set; with topics the options of groups, single ones, or all.
+    """Return help on the options that most runs set; with topics, on groups, single options, or all.
 
     Raises:
         UsageError: a topic is none of these.
@@ -101,7 +101,7 @@ def help_text(usage: str, topics: Sequence[str] = ()) -> str:
 
 
 def filled(text: str) -> str:
-    """Paragraphs filled to the width; a usage line stays as it is."""
+    """Fill paragraphs to the width; leave a usage line as it is."""
     blocks = text.strip().split("\n\n")
     return "\n\n".join(b if b.startswith("usage") else textwrap.fill(b, prose_width()) for b in blocks) + "\n"
 
@@ -111,7 +111,7 @@ def _group_help(group: str, title: str) -> str:
 
 
 def _help_of(row: Row, short: bool = False) -> str:
-    """An option with what is said of it, or the first sentence of that."""
+    """Return an option with its help text, or its first sentence."""
     default = "" if row["default"] is None else f", default {row['default']}"
     head = f"--{row['name']}  ({row['type']}{default})"
     text = " ".join(row["help"].split())

@@ -17,19 +17,19 @@ from ..spelling import did_you_mean
 from .parser import USAGE
 
 COMMANDS = {
-    "train": ("exgrpo.cli.train", "train a model with GRPO and experience replay, from a recipe"),
-    "demo": ("exgrpo.lab.demo", "compare presets on a built-in tiny policy; minutes on a CPU"),
-    "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with seeds and intervals"),
-    "compare": ("exgrpo.lab.compare", "compare presets on your own recipe, with seeds and intervals"),
-    "evaluate": ("exgrpo.cli.evaluate", "how good models are, on benchmarks or your questions"),
-    "view": ("exgrpo.cli.view", "look at a run in a browser, or write it to one file"),
-    "experience": ("exgrpo.cli.experience", "look at stored experience, move it, mend it"),
-    "rewards": ("exgrpo.cli.rewards", "whether verifiers read gold answers, and what they let through"),
-    "data": ("exgrpo.cli.data", "questions in the layout that verl reads"),
-    "presets": ("exgrpo.cli.presets_command", "list the presets"),
-    "explain": ("exgrpo.cli.explain", "what a preset would replay in a step, and how hard it would push"),
-    "bench": ("exgrpo.lab.bench", "what replay costs on this machine: a step, the buffer, the log"),
-    "env": ("exgrpo.cli.environment", "versions and devices, to paste into an issue"),
+    "train": ("exgrpo.cli.train", "train a model with experience replay, from a recipe"),
+    "demo": ("exgrpo.lab.demo", "compare presets on a built-in tiny policy, in minutes on a CPU"),
+    "lab": ("exgrpo.lab.commands", "run studies of presets on tiny policies, with intervals"),
+    "compare": ("exgrpo.lab.compare", "compare presets on your recipe, with seeds and intervals"),
+    "evaluate": ("exgrpo.cli.evaluate", "measure models on benchmarks or your own questions"),
+    "view": ("exgrpo.cli.view", "inspect a run in a browser, or save it as one file"),
+    "experience": ("exgrpo.cli.experience", "inspect, query, move and repair stored experience"),
+    "rewards": ("exgrpo.cli.rewards", "check verifiers against gold answers and stored experience"),
+    "data": ("exgrpo.cli.data", "convert questions to the layout that verl reads"),
+    "presets": ("exgrpo.cli.presets_command", "list the presets, or get advice on which to take"),
+    "explain": ("exgrpo.cli.explain", "show what a preset would replay in one step, before training"),
+    "bench": ("exgrpo.lab.bench", "measure what replay costs on this machine"),
+    "env": ("exgrpo.cli.environment", "print versions and devices, to paste into an issue"),
 }
 FAILED, INTERRUPTED = 1, 130
 
@@ -90,21 +90,21 @@ def _say(message: str, code: int) -> int:
 
 
 def help_text() -> str:
-    """The commands, within 80 columns."""
+    """Return help on the commands, within 80 columns."""
     commands = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
     return f"""\
 usage: exgrpo [--debug] COMMAND ...
 
-Experience replay for reinforcement learning of reasoning models, on TRL.
+Experience replay for RL of reasoning models, on TRL and verl.
 
 commands:
 {commands}
 
 options:
   --debug     show tracebacks (also: EXGRPO_DEBUG=1)
-  --version   of this package
+  --version   print the version
 
-`exgrpo COMMAND --help` says more.
+Run `exgrpo COMMAND --help` for its options.
 """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """Reads an integer that is not below `low`."""
+    """Make a reader of integers that are not below `low`."""
 
     def integer(text: str) -> int:
         if (value := int(text)) < low:
@@ -17,7 +17,7 @@ def at_least(low: int) -> Callable[[str], int]:
 
 
 def between(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """Reads a finite number in [low, high]."""
+    """Make a reader of finite numbers in [low, high]."""
 
     def number(text: str) -> float:
         if not (low <= (value := float(text)) <= high and math.isfinite(value)):

@@ -1,4 +1,4 @@
-"""The argument parser of all commands: one spelling, widths of the terminal, and mistakes that say what was meant."""
+"""The argument parser of all commands: one spelling, the terminal's width, and helpful errors."""
 
 import argparse
 import shutil
@@ -15,17 +15,17 @@ NARROWEST, WIDEST = 40, 120
 
 
 def width() -> int:
-    """Columns of the terminal, or of a pipe; `COLUMNS` overrules both."""
+    """Return the columns of the terminal, or of a pipe; `COLUMNS` overrules both."""
     return max(NARROWEST, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
 
 
 def prose_width() -> int:
-    """Columns for texts, which are hard to read when they are wide."""
+    """Return the columns for prose, which is hard to read in wide lines."""
     return min(width(), WIDEST)
 
 
 class Formatter(argparse.HelpFormatter):
-    """Paragraphs are filled one by one; a block whose first line ends in a colon is kept as it is."""
+    """A help formatter that fills each paragraph; a block whose first line ends in a colon is kept as it is."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=prose_width())
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         self.renamed = dict(renamed or {})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base, but what is left over is a mistake of this very command."""
+        """Parse like the base; whatever is left over is this very command's error."""
         arguments = [underscored(argument) for argument in (sys.argv[1:] if args is None else args)]
         if not arguments and self._commands() is not None:
             self.print_help()
@@ -92,14 +92,14 @@ class Parser(argparse.ArgumentParser):
             )
 
     def error(self, message: str) -> NoReturn:
-        """Usage of this command and the message, on stderr; exit code 2."""
+        """Print this command's usage and the message on stderr, and exit with code 2."""
         self.print_usage(sys.stderr)
         end = "" if message[-1] in ".?" else "."
         self.exit(USAGE, f"{self.prog}: error: {message}{end} See {self.prog} --help.\n")
 
 
 def underscored(argument: str) -> str:
-    """An option's name with underscores; everything else as it is."""
+    """Write an option's name with underscores; leave anything else as it is."""
     if not argument.startswith("--") or argument == "--":
         return argument
     name, equals, value = argument.partition("=")
@@ -107,7 +107,7 @@ def underscored(argument: str) -> str:
 
 
 def _positionals_together(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """The arguments with options first: else an optional positional counts as missing where an option stands behind it."""
+    """Move options first: an optional positional before an option would count as missing."""
     if any(isinstance(action, argparse._SubParsersAction) for action in parser._actions) or "--" in arguments:
         return list(arguments)
     takes = {name: action.nargs for name, action in parser._option_string_actions.items()}  # 0, or None for one value
@@ -122,7 +122,7 @@ def _positionals_together(parser: argparse.ArgumentParser, arguments: Sequence[s
 
 
 def run_piped(command: Callable[[], int]) -> int:
-    """The exit code of a command whose output may be cut short by `| head`."""
+    """Run a command whose output `| head` may cut short; return its exit code."""
     import os
 
     try:

@@ -16,13 +16,13 @@ DEFAULTS: dict[str, Any] = {f.name: f.default for config in (ReplayConfig, Objec
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     parser = Parser(
-        prog="exgrpo presets", description="The presets: what each is, where it comes from, and the options it sets."
+        prog="exgrpo presets", description="List the presets: what each is, where it comes from, which options it sets."
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--advise", action="store_true", help="five questions, and what the stored studies say for each answer"
+        "--advise", action="store_true", help="ask five questions, and show what the stored studies say for each answer"
     )
     args = parser.parse_args(argv)
     if args.advise:
@@ -47,7 +47,7 @@ def as_json() -> str:
 
 
 def as_text() -> str:
-    """A paragraph a preset, its name in the margin."""
+    """Write a paragraph for each preset, its name in the margin."""
     width = max(map(len, PRESETS)) + 2
     blocks = [_block(name, preset, width) for name, preset in PRESETS.items()]
     after = (

@@ -1,11 +1,11 @@
-"""How far the arms are: one live line each in a terminal, now and then a plain line elsewhere."""
+"""Progress of the arms: one live line each in a terminal, now and then a plain line elsewhere."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 
 class Display(Protocol):
-    """What both displays can do; names are those of the arms."""
+    """The interface of both displays; names are those of the arms."""
 
     def __enter__(self) -> "Display": ...
     def __exit__(self, *exception: object) -> None: ...
@@ -16,12 +16,15 @@ class Display(Protocol):
 
 
 def make_display(console: Any, keep_finished: bool) -> Display:
-    """A live display if the console is a terminal. `keep_finished`: whether lines of finished arms stay."""
+    """Make a live display if the console is a terminal.
+
+    `keep_finished`: whether lines of finished arms stay.
+    """
     return LiveDisplay(console, keep_finished) if console.is_terminal else PlainDisplay(console)
 
 
 def describe(state: Mapping[str, Any]) -> str:
-    """The state of an arm in one line; what it does not have is left out."""
+    """Describe the state of an arm in one line, as far as it is known."""
     parts = [f"step {state['step']:>3}", f"{state['tokens'] / 1000:>4.0f}k tokens"]
     for key, text in (
         ("pass_at_1", "fresh Pass@1 {:.3f}"),

@@ -23,7 +23,7 @@ EITHER = ("resume_from_checkpoint",)  # a text to the host's annotation, and tru
 
 
 def read_values(recipe: Mapping[str, Any], dataclasses: Iterable[type]) -> dict[str, Any]:
-    """The recipe's values by option; raise UsageError, which names the option, for one that does not fit its type."""
+    """Return the recipe's values by option; raise UsageError, naming the option, for one of the wrong type."""
     hints = {name: hint for cls in dataclasses for name, hint in typing.get_type_hints(cls).items()}
     optional = {f.name for cls in dataclasses for f in fields(cls) if f.default is None and f.default is not MISSING}
     return {
@@ -115,7 +115,7 @@ def _parts(hint: Any) -> Iterable[Any]:
 
 
 def _number(value: Any) -> int | float | None:
-    """A number, also where it was written as text: 1e-5 and 1e3 are texts to YAML."""
+    """Read a number, also one written as text: 1e-5 and 1e3 are texts to YAML."""
     if isinstance(value, int | float):
         return value
     try:

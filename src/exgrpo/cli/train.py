@@ -1,4 +1,6 @@
-"""`exgrpo train`: from a recipe to a trained model. Also the module to launch on several processes:
+"""`exgrpo train`: from a recipe to a trained model.
+
+Also the module to launch on several processes:
 
     torchrun --nproc_per_node 2 -m exgrpo.cli.train --config recipes/rescue.yaml
 
@@ -27,7 +29,7 @@ On several processes: torchrun --nproc_per_node N -m exgrpo.cli.train --config R
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     if (place := next((i for i, word in enumerate(argv) if word in ("-h", "--help")), None)) is not None:
         return run_piped(lambda: show_help(argv[place + 1 :]))
     path, rest = split_config(argv)
@@ -50,7 +52,7 @@ def show_help(topics: Sequence[str]) -> int:
 
 
 def split_config(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of `--config`, and the arguments without it."""
+    """Return the value of `--config`, and the arguments without it."""
     path, rest, arguments = None, [], iter(argv)
     for argument in arguments:
         if argument == "--config":
@@ -67,7 +69,7 @@ def split_config(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def read_recipe(path: str) -> dict[str, Any]:
-    """The options of a YAML file, as they stand there; their names may be written with hyphens."""
+    """Return the options of a YAML file as they stand there; names may have hyphens."""
     if not Path(path).is_file():
         raise UsageError(f"there is no recipe {path!r}.")
     recipe = read_yaml(Path(path), "the recipe")

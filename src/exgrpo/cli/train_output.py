@@ -1,4 +1,4 @@
-"""What `exgrpo train` says: a line a log, a summary, and how to go on."""
+"""Output of `exgrpo train`: a line per log, a summary, and how to continue."""
 
 import logging
 import shlex
@@ -61,7 +61,7 @@ def _parts(values: Mapping[str, Any], parts: Sequence[tuple[str, str]]) -> str:
 
 
 def short(number: float) -> str:
-    """A count in four characters or so: 812, 34k, 1.2M."""
+    """Format a count in about four characters: 812, 34k, 1.2M."""
     if number < 1000:
         return f"{number:.0f}"
     if number < 999_500:
@@ -87,7 +87,7 @@ def lines(trainer: ExGRPOTrainer) -> Iterator[None]:
 
 
 def summary(trainer: ExGRPOTrainer, seconds: float) -> str:
-    """What the run came to, and what to do next."""
+    """Summarise the run, and say what to do next."""
     args, counts = trainer.args, trainer.counts
     said = [
         f"{trainer.state.global_step} steps in {_time(seconds)}, {short(trainer.generated_tokens)} tokens generated"
@@ -115,7 +115,7 @@ def _time(seconds: float) -> str:
 
 
 def how_to_go_on(trainer: ExGRPOTrainer, command: Sequence[str]) -> str:
-    """What to say where a run was interrupted: the command that continues it.
+    """Return the command that continues an interrupted run, in words.
 
     Args:
         trainer: of the run.

@@ -1,4 +1,4 @@
-"""What `exgrpo train` does, once its arguments are there: check, load, train, save."""
+"""The work of `exgrpo train` once its arguments are parsed: check, load, train, save."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ class Settings:
 
 
 @dataclass
-class Material:
+class RunInputs:
     """Questions and rewards of a run; `task` if they are a built-in task's."""
 
     train: Any
@@ -68,11 +68,11 @@ def train(recipe: Mapping[str, Any], argv: Sequence[str], command: Sequence[str]
     args = settings.args
     logging.getLogger("exgrpo").setLevel(args.get_process_log_level())
     with args.main_process_first(desc="loading of the dataset"):
-        material = load_material(settings)
-    check_material(settings, material)
+        inputs = load_inputs(settings)
+    check_inputs(settings, inputs)
     if args.process_index == 0:
         print(describe(args), flush=True)
-    trainer = make_trainer(settings, material)
+    trainer = make_trainer(settings, inputs)
     try:
         with lines(trainer):
             result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
@@ -94,7 +94,7 @@ def train(recipe: Mapping[str, Any], argv: Sequence[str], command: Sequence[str]
 
 
 class Parser(TrlParser):
-    """TRL's parser, whose mistakes become one message instead of a page of usage and a traceback."""
+    """TRL's parser, with one message per error in place of a page of usage and a traceback."""
 
     def __init__(self) -> None:
         super().__init__(ARGUMENTS, prog="exgrpo train", allow_abbrev=False)
@@ -107,8 +107,10 @@ class Parser(TrlParser):
 
 
 def parse(recipe: Mapping[str, Any], argv: Sequence[str]) -> Settings:
-    """Settings from a recipe and a command line; UsageError for what they do not know, ConfigurationError for what cannot
-    be combined."""
+    """Parse settings from a recipe and a command line.
+
+    Raises UsageError for what they do not know, ConfigurationError for what cannot be combined.
+    """
     parser = Parser()
     argv = list(map(underscored, argv))
     known = {action.dest for action in parser._actions} - {"help"}
@@ -129,7 +131,7 @@ def _nearest(name: str, known: set[str]) -> str:
 
 
 def describe(args: ExGRPOConfig) -> str:
-    """The resolved preset in two lines: what differs from it, and what a generation is made of."""
+    """Describe the resolved preset in two lines: what differs from it, and the composition of a generation."""
     over = [f"{name}={value} (preset: {of_preset})" for name, (value, of_preset) in args.changed_options.items()]
     assert args.generation_batch_size is not None and args.num_generations is not None
     an_update = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
@@ -147,8 +149,8 @@ def describe(args: ExGRPOConfig) -> str:
 # Before the model is loaded ---------------------------------------------------------------------------------------------
 
 
-def load_material(settings: Settings, held_out: bool | None = None) -> Material:
-    """Questions and reward functions, from the task or the dataset that the settings name.
+def load_inputs(settings: Settings, held_out: bool | None = None) -> RunInputs:
+    """Load questions and reward functions, from the task or the dataset that the settings name.
 
     Args:
         settings: of the run.
@@ -162,17 +164,17 @@ def load_material(settings: Settings, held_out: bool | None = None) -> Material:
     return _of_task(script, rewards, evaluates) if script.task else _of_dataset(script, rewards, evaluates)
 
 
-def _of_task(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> Material:
+def _of_task(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> RunInputs:
     assert script.task is not None
     knobs = script.task_knobs or {}
     assert isinstance(knobs, dict)
     task = get_task(script.task, **knobs)
     held_out = task.make("eval", script.task_eval_questions, script.task_seed) if evaluates else None
     questions = task.make("train", script.task_questions, script.task_seed)
-    return Material(questions, held_out, rewards or [task.reward_function], task)
+    return RunInputs(questions, held_out, rewards or [task.reward_function], task)
 
 
-def _of_dataset(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> Material:
+def _of_dataset(script: ScriptArguments, rewards: list[Any], evaluates: bool) -> RunInputs:
     if not rewards:
         raise UsageError("there is no reward function: set reward_funcs, for example numeric_reward.")
     assert script.dataset_name is not None
@@ -185,7 +187,7 @@ def _of_dataset(script: ScriptArguments, rewards: list[Any], evaluates: bool) ->
                 "eval_strategy to no."
             )
         held_out = _questions(script, source, script.eval_split, script.eval_limit)
-    return Material(_questions(script, script.dataset_name, script.train_split, script.limit), held_out, rewards, None)
+    return RunInputs(_questions(script, script.dataset_name, script.train_split, script.limit), held_out, rewards, None)
 
 
 def _questions(script: ScriptArguments, source: str, split: str, limit: int | None) -> Any:
@@ -214,14 +216,17 @@ def _questions(script: ScriptArguments, source: str, split: str, limit: int | No
     return dataset.rename_column("answer", script.answer_name)
 
 
-def check_gold_answers(settings: Settings, material: Material) -> None:
-    """A gold answer that the verifier misreads makes wrong answers right, and replay trains on them again and again."""
+def check_gold_answers(settings: Settings, inputs: RunInputs) -> None:
+    """Refuse gold answers that the verifier misreads.
+
+    They make wrong answers right, and replay would train on them again and again.
+    """
     script, args = settings.script, settings.args
-    names = [getattr(f, "__name__", "") for f in material.rewards]
-    reward = material.rewards[checks.correctness_index(names, args.correctness_function)]
+    names = [getattr(f, "__name__", "") for f in inputs.rewards]
+    reward = inputs.rewards[checks.correctness_index(names, args.correctness_function)]
     if script.max_bad_golds >= 1 or getattr(reward, "__name__", "") not in READ_GOLDS:
         return
-    dataset = material.train
+    dataset = inputs.train
     if len(dataset) > GOLDS_CHECKED:  # evenly spaced
         dataset = dataset.select([i * len(dataset) // GOLDS_CHECKED for i in range(GOLDS_CHECKED)])
     report = check_golds(reward, dataset, answer_name=script.answer_name)
@@ -235,24 +240,24 @@ def check_gold_answers(settings: Settings, material: Material) -> None:
         logger.warning("%s.", report)
 
 
-def check_material(settings: Settings, material: Material) -> None:
-    """All that can be known to fail before weights are read."""
+def check_inputs(settings: Settings, inputs: RunInputs) -> None:
+    """Check all that can be known to fail before weights are read."""
     args, model = settings.args, settings.model.model_name_or_path
-    for dataset in (material.train, material.eval):
-        checks.check_columns({"train_dataset": dataset, "reward_funcs": material.rewards})
-    checks.check_rewards({"reward_funcs": material.rewards}, args)
+    for dataset in (inputs.train, inputs.eval):
+        checks.check_columns({"train_dataset": dataset, "reward_funcs": inputs.rewards})
+    checks.check_rewards({"reward_funcs": inputs.rewards}, args)
     if args.replay.active:
-        checks.check_replayable({"train_dataset": material.train})
+        checks.check_replayable({"train_dataset": inputs.train})
     assert args.generation_batch_size is not None and args.num_generations is not None
-    checks.check_rows(material.train, args.generation_batch_size // args.num_generations)
-    if args.reward_weights is not None and len(args.reward_weights) != len(material.rewards):
+    checks.check_rows(inputs.train, args.generation_batch_size // args.num_generations)
+    if args.reward_weights is not None and len(args.reward_weights) != len(inputs.rewards):
         raise ConfigurationError(
-            f"reward_weights has {len(args.reward_weights)} values, but there are {len(material.rewards)} reward functions. "
+            f"reward_weights has {len(args.reward_weights)} values, but there are {len(inputs.rewards)} reward functions. "
             "Give one weight for each."
         )
-    if args.process_index == 0 and material.task is None:
-        check_gold_answers(settings, material)
-    if model is None and not isinstance(material.task, Family):
+    if args.process_index == 0 and inputs.task is None:
+        check_gold_answers(settings, inputs)
+    if model is None and not isinstance(inputs.task, Family):
         raise UsageError("there is no model: set model_name_or_path (a hub name or a local directory).")
     if model is not None and model.startswith((".", "~", "/")) and not Path(model).expanduser().is_dir():
         raise ConfigurationError(f"model_name_or_path={model!r}: there is no such directory.")
@@ -261,15 +266,15 @@ def check_material(settings: Settings, material: Material) -> None:
 # The trainer ------------------------------------------------------------------------------------------------------------
 
 
-def make_trainer(settings: Settings, material: Material) -> ExGRPOTrainer:
-    """The trainer, with the model of the settings or the task's tiny policy."""
+def make_trainer(settings: Settings, inputs: RunInputs) -> ExGRPOTrainer:
+    """Make the trainer, with the model of the settings or the task's tiny policy."""
     args, model = settings.args, settings.model
     common = dict(
-        args=args, reward_funcs=material.rewards, train_dataset=material.train, eval_dataset=material.eval,
+        args=args, reward_funcs=inputs.rewards, train_dataset=inputs.train, eval_dataset=inputs.eval,
         peft_config=get_peft_config(model),
     )  # fmt: skip
     if model.model_name_or_path is None:
-        policy, tokenizer = _tiny_policy(settings, material.task)
+        policy, tokenizer = _tiny_policy(settings, inputs.task)
         return ExGRPOTrainer(model=policy, processing_class=tokenizer, **common)
     given = args.model_init_kwargs or {}
     assert isinstance(given, dict)
@@ -285,7 +290,7 @@ def make_trainer(settings: Settings, material: Material) -> ExGRPOTrainer:
 
 
 def _tiny_policy(settings: Settings, task: Task | None) -> tuple[Any, Any]:
-    """The built-in policy, warmed up once for all processes."""
+    """Return the built-in policy, warmed up once for all processes."""
     from ..tasks.tiny_policy import tiny_policy
 
     assert isinstance(task, Family)

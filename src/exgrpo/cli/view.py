@@ -17,7 +17,7 @@ MEGABYTES = 10.0
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     if args.html is not None:
         return _write(args)
@@ -27,30 +27,35 @@ def run(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo view",
-        description="Look at a run: its curves, its questions and their lives, its steps; or at an evaluation: its results, "
-        "its questions and their completions. Serves a page on this machine and opens it in a browser; what is shown may still "
-        "grow. With --html it writes one file instead, to mail or attach.",
+        description="Inspect a run (its curves, its questions and their lives, its steps) or an evaluation (its results, its "
+        "questions and their completions). Serves a page on this machine and opens it in a browser; what is shown may still "
+        "grow. With --html, write one file instead, to mail or attach.",
         epilog="examples:\n  exgrpo view outputs/run-1\n  exgrpo view outputs/run-1 outputs/run-2\n"
         "  exgrpo view outputs/run-1 --html run-1.html\n  exgrpo view exgrpo-evaluation",
     )
     add = top.add_argument
-    add("runs", nargs="+", metavar="RUN", help="an output_dir, an experience.db, or an exported folder; two are laid over "
-        "each other. Or the output_dir or evaluation.db of exgrpo evaluate; models stand beside each other")  # fmt: skip
-    add("--html", type=Path, metavar="FILE", help="write the page of a part of it to this file")
+    add(
+        "runs", nargs="+", metavar="RUN",
+        help="an output_dir, an experience.db or an exported folder; two are laid over each other. Or the output_dir or "
+            "evaluation.db of exgrpo evaluate",
+    )  # fmt: skip
+    add("--html", type=Path, metavar="FILE", help="write a page with part of it to this file")
     add("--questions", type=at_least(0), default=QUESTIONS, metavar="N",
-        help="in it: the hardest, the most replayed, the last retired, some at random; of an evaluation those that models or "
-        "verifiers differ on, that none solved, some at random (default: %(default)s)")  # fmt: skip
+        help="questions in that file: the hardest, the most replayed, the last retired, some at random; of an evaluation "
+            "those that models or verifiers differ on, that none solved, some at random (default: %(default)s)")  # fmt: skip
     add(
         "--megabytes",
         type=float,
         default=MEGABYTES,
         metavar="MB",
-        help="the most that the file may take (default: %(default)g)",
+        help="largest size of that file in MB (default: %(default)g)",
     )
-    add("--port", type=int, metavar="PORT", help="to listen on (default: the first free one from 8753 on)")
-    add("--host", default=LOOPBACK, metavar="HOST", help="to listen on; anything but %(default)s lets others on your network "
-        "read the run who know the address")  # fmt: skip
-    add("--no_browser", action="store_true", help="only print the address")
+    add("--port", type=int, metavar="PORT", help="port to listen on (default: the first free one from 8753)")
+    add(
+        "--host", default=LOOPBACK, metavar="HOST",
+        help="address to listen on; anything but %(default)s lets others on your network who know it read the run",
+    )  # fmt: skip
+    add("--no_browser", action="store_true", help="print the address, open no browser")
     return top
 
 

@@ -29,7 +29,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Where a benchmark is on the hub, how its rows are read, and how it is scored.
+    """A benchmark: its place on the hub, how its rows are read, and how it is scored.
 
     Attributes:
         title: as in the paper's table.
@@ -51,7 +51,7 @@ class Benchmark:
 
 
 def plain(row: Row) -> Item:
-    """A question with its answer, under the names that are in use."""
+    """Read a question with its answer, under the common column names."""
     question = next((row[name] for name in ("question", "problem") if name in row), None)
     answer = next((row[name] for name in ("final_answer", "answer") if name in row), None)
     if isinstance(answer, Sequence) and not isinstance(answer, str):
@@ -62,12 +62,12 @@ def plain(row: Row) -> Item:
 
 
 def _whole(answer: Any) -> str:
-    """142.0 is written 142."""
+    """Write 142.0 as 142."""
     return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)
 
 
 def arc(row: Row) -> Item:
-    """Options in `choices`, the label in `answerKey`; labels are letters or digits."""
+    """Read options in `choices` and the label in `answerKey`; labels are letters or digits."""
     if "choices" not in row:
         return plain(row)
     labels, texts = row["choices"]["label"], row["choices"]["text"]
@@ -75,12 +75,12 @@ def arc(row: Row) -> Item:
 
 
 def mmlu_pro(row: Row) -> Item:
-    """Up to ten `options`, the place of the right one in `answer_index`."""
+    """Read up to ten `options`, the index of the right one in `answer_index`."""
     return _choice(row["question"], row["options"], row["answer_index"]) if "options" in row else plain(row)
 
 
 def gpqa(row: Row) -> Item:
-    """One right and three wrong answers, put in an order that follows from the question."""
+    """Read one right and three wrong answers, in an order that follows from the question."""
     if "Correct Answer" not in row:
         return plain(row)
     texts = [str(row[name]).strip() for name in ("Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))]
@@ -108,11 +108,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "mmlu_pro": Benchmark("MMLU-Pro", "TIGER-Lab/MMLU-Pro", "test", 1, "choice_reward", None, CHOICE, mmlu_pro),
 }
-"""In the order of the paper's table."""
+"""Benchmarks, in the order of the paper's table."""
 
 
 def load_benchmark(name: str, folder: Path | None = None, limit: int | None = None) -> list[Item]:
-    """The questions of a benchmark, from the hub; or from a file `NAME.*` or a folder `NAME` in a local folder.
+    """Load the questions of a benchmark, from the hub or a local folder.
+
+    In a folder: a file `NAME.*` or a folder `NAME`.
 
     Raises:
         DatasetError: there is no such benchmark, or its rows are not what they should be.
@@ -129,7 +131,7 @@ def load_benchmark(name: str, folder: Path | None = None, limit: int | None = No
         try:
             items.append(benchmark.read(row))
         except (DatasetError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise DatasetError(f"{place} is no row of {benchmark.title}: {error}") from error
+            raise DatasetError(f"{place} is not a row of {benchmark.title}: {error}") from error
     if not items:
         raise DatasetError(f"{source}: there are no rows.")
     return items

@@ -1,4 +1,4 @@
-"""Whether evaluation questions were trained on: n-grams shared with training texts, and questions completed by heart."""
+"""Contamination: evaluation questions that share n-grams with training texts, or that a model completes by heart."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of a question stands in the training texts.
+    """The part of a question that occurs in the training texts.
 
     Attributes:
         share: of its n-grams of words; of a shorter question 1 where it stands there as a whole.
@@ -29,7 +29,7 @@ class Overlap:
 
 
 def overlaps(questions: Sequence[str], texts: Iterable[str], n: int = N) -> list[Overlap]:
-    """The overlap of each question with the texts, which are read once; punctuation and case do not count."""
+    """Return the overlap of each question with the texts, which are read once, ignoring punctuation and case."""
     asked = [words(question) for question in questions]
     grams = [set(ngrams(one, n)) for one in asked]
     wanted = set().union(*grams) if grams else set()
@@ -59,17 +59,17 @@ def _wholes(there: Sequence[str], wholes: set[tuple[str, ...]], lengths: set[int
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of a text in lower case."""
+    """List the words and numbers of a text in lower case."""
     return _WORD.findall(text.lower())
 
 
 def ngrams(text: Sequence[str], n: int) -> list[tuple[str, ...]]:
-    """All runs of `n` words."""
+    """Return all runs of `n` words."""
     return [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
 
 
 def split(question: str, shown: float = SHOWN) -> tuple[str, str]:
-    """The first part of a question, and the rest that a model which knows it by heart would write."""
+    """Split a question into its first part, and the rest that a model which knows it by heart would write."""
     ends = [match.end() for match in re.finditer(r"\S+", question)]
     if len(ends) < 2:
         return question, ""
@@ -78,7 +78,7 @@ def split(question: str, shown: float = SHOWN) -> tuple[str, str]:
 
 
 def recalled(rest: str, completion: str) -> float:
-    """ROUGE-L recall: share of the words of the rest that the completion, cut to its length, has in the same order."""
+    """Return ROUGE-L recall: the share of the rest's words that the completion, cut to its length, has in order."""
     wanted = words(rest)
     given = words(completion)[: len(wanted)]
     if not wanted:

@@ -18,7 +18,7 @@ LONGEST_WAIT = 60.0
 
 
 class EndpointError(ExGRPOError, RuntimeError):
-    """The address did not answer, or not with completions; what was answered before is kept."""
+    """The endpoint did not respond, or not with completions; earlier ones are kept."""
 
 
 class Endpoint:
@@ -53,13 +53,13 @@ class Endpoint:
             raise ConfigurationError(f"--base_url must begin with http:// or https://, but is {base_url!r}.")
 
     def settings(self) -> dict[str, Any]:
-        """What of it decides its completions, as far as that is known here."""
+        """Return the settings that decide its completions, as far as known here."""
         return {"base_url": self.base_url}
 
     def answers(
         self, questions: Sequence[StoredQuestion], sampling: Sampling, done: set[Key]
     ) -> Iterator[list[Answer]]:
-        """The completions that are not done, one at a time, in the order in which they come."""
+        """Yield the completions that are not done, one at a time, in the order of arrival."""
         keys = [(q, sample) for q in questions for sample in range(sampling.num_samples) if (q.id, sample) not in done]
         loop = asyncio.new_event_loop()
         try:
@@ -74,7 +74,10 @@ class Endpoint:
             loop.close()
 
     async def _all(self, keys: Sequence[tuple[StoredQuestion, int]], sampling: Sampling) -> Any:
-        """Answers as they come; at most `parallel` requests are under way, and none is begun after one has failed."""
+        """Yield answers as they arrive.
+
+        At most `parallel` requests are under way, and none starts after one has failed.
+        """
         waiting = iter(keys)
         async with self.http.AsyncClient(timeout=self.timeout, headers=self.headers) as client:
             running: set[asyncio.Task[Answer]] = set()
@@ -112,7 +115,7 @@ class Endpoint:
         return Answer(question.id, sample, text or "", usage.get("completion_tokens"), choice["finish_reason"])
 
     async def _patiently(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """The result of a request; tried again where the server was busy, silent, or broke off."""
+        """Return the result of a request, retried where the server was busy, silent, or broke off."""
         for attempt in range(1, self.tries + 1):
             try:
                 return await ask()
@@ -120,7 +123,7 @@ class Endpoint:
                 if attempt == self.tries:
                     raise EndpointError(
                         f"{self.base_url} gave no whole answer in {self.tries} tries; the last: {type(error).__name__}: "
-                        f"{str(error).rstrip('.')}. What was answered is kept: the same command goes on."
+                        f"{str(error).rstrip('.')}. Answers so far are kept: the same command continues."
                     ) from error
                 asked = getattr(error, "retry_after", None)
                 pause = min(LONGEST_WAIT, self.wait * 2 ** (attempt - 1)) * (0.5 + random.random())
@@ -128,7 +131,7 @@ class Endpoint:
         raise AssertionError("unreachable")
 
     async def _ask(self, client: Any, path: str, request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One try: the first choice and the usage of a whole answer."""
+        """Try once: return the first choice and the usage of a whole answer."""
         response = await client.post(self.base_url + path, json=request)
         if response.status_code in BUSY or response.status_code >= 500:
             raise _NotWhole(f"status {response.status_code}", _seconds(response.headers.get("retry-after")))
@@ -156,7 +159,7 @@ class _NotWhole(Exception):
 
 
 def _seconds(text: str | None) -> float | None:
-    """Of a `Retry-After` header; None where it is a date, or absent."""
+    """Read a `Retry-After` header; None where it is a date, or absent."""
     return min(LONGEST_WAIT, float(text)) if text and text.strip().isdecimal() else None
 
 

@@ -19,7 +19,7 @@ class Completion:
 
 
 def prompt_token_ids(tokenizer: Any, prompts: list[Any]) -> list[list[int]]:
-    """Token ids of each prompt, as TRL's GRPO trainer makes them: a string, or messages through the chat template."""
+    """Tokenise each prompt as TRL's GRPO trainer does: a string, or messages through the chat template."""
     if all(isinstance(prompt, str) for prompt in prompts):
         return tokenizer(text=prompts)["input_ids"]
     encoded = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)
@@ -27,7 +27,7 @@ def prompt_token_ids(tokenizer: Any, prompts: list[Any]) -> list[list[int]]:
 
 
 def begins_thought(tokenizer: Any, prompt: Any, ids: list[int]) -> bool:
-    """Whether a prompt ends in a thought that it, or its chat template, began."""
+    """Return whether a prompt ends in a thought that it, or its chat template, began."""
     return opens_thinking(prompt if isinstance(prompt, str) else tokenizer.decode(ids, skip_special_tokens=True))
 
 
@@ -41,7 +41,7 @@ def generate(
     temperature: float | None,
     top_p: float = 1.0,
 ) -> list[Completion]:
-    """One completion for each prompt, in order; greedy where `temperature` is None, else from the likeliest `top_p`.
+    """Complete each prompt, in order; greedy where `temperature` is None, else from the likeliest `top_p`.
 
     Prompts are sorted by length, so that a batch of at most `batch_size` rows has prompts of equal length wherever
     possible; the rest is padded on the left.
@@ -69,7 +69,7 @@ def generate(
 
 
 def batches_of(lengths: list[int], batch_size: int) -> list[list[int]]:
-    """Indices by length, cut evenly into batches of at most `batch_size`; a batch ends with a longest prompt.
+    """Cut indices by length into even batches of at most `batch_size`; a batch ends with a longest prompt.
 
     Where a length has at least half a batch of rows, it gets batches of its own, without padding.
     """
@@ -97,7 +97,7 @@ def _until_end(ids: list[int], eos: frozenset[int]) -> tuple[list[int], bool]:
 
 @contextmanager
 def _defaults_aside(model: Any) -> Iterator[None]:
-    """The model's own generation configuration, which `generate` takes whatever is left open from, replaced by a plain one."""
+    """Replace the model's own generation configuration, from which `generate` takes defaults, by a plain one."""
     from transformers import GenerationConfig
 
     own = [(module, module.generation_config) for module in model.modules() if "generation_config" in vars(module)]

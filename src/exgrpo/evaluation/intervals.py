@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one model is than another on the same questions."""
+    """The difference of two models on the same questions."""
 
     mean: float
     low: float
@@ -45,12 +45,14 @@ class Difference:
 
     @property
     def told_apart(self) -> bool:
-        """Whether 0 lies outside the interval."""
+        """True if 0 lies outside the interval."""
         return not self.low <= 0.0 <= self.high
 
 
 def of_mean(values: ArrayLike, samples: int) -> Interval:
-    """The mean of question accuracies, with the Korn-Graubard interval: Clopper-Pearson at the effective number of samples.
+    """Return the mean of question accuracies with the Korn-Graubard interval.
+
+    Clopper-Pearson at the effective number of samples.
 
     That number is p (1 - p) / variance of the mean over questions, corrected for how few questions the variance is known from,
     and at most `samples`; where all questions agree it is their number. With one sample a question it is Clopper-Pearson.
@@ -70,7 +72,9 @@ def of_mean(values: ArrayLike, samples: int) -> Interval:
 
 
 def of_difference(ours: ArrayLike, theirs: ArrayLike, within: float | None = None) -> Difference:
-    """The mean difference of two models' accuracies, with Student's t after half a question won and half of one lost are added.
+    """Return the mean difference of two models' accuracies.
+
+    With Student's t, after half a question won and half of one lost are added.
 
     Without these an interval of five questions that all tie would have no width, and one of eight with one sample each would
     hold the truth 84 times of a hundred.
@@ -96,7 +100,7 @@ def of_difference(ours: ArrayLike, theirs: ArrayLike, within: float | None = Non
 
 
 def _t(df: int) -> float:
-    """Standard errors in the half width of an interval with so many degrees of freedom."""
+    """Return the half width of an interval in standard errors, for so many degrees of freedom."""
     return t_quantile(0.5 + CONFIDENCE / 2, min(max(df, 1), MANY))
 
 
@@ -110,14 +114,14 @@ def _needed(mean: float, variance: float, n: int) -> int | None:
 
 
 def within_variance(accuracies: Sequence[float], counts: Sequence[int]) -> float | None:
-    """Mean over questions of the variance of their accuracies by sampling; None where a question has one sample."""
+    """Return the mean sampling variance of question accuracies; None where a question has one sample."""
     if not counts or min(counts) < FEWEST:
         return None
     return math.fsum(p * (1 - p) / (n - 1) for p, n in zip(accuracies, counts, strict=True)) / len(counts)
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The exact interval of a proportion; numbers may be fractional."""
+    """Return the exact interval of a proportion; numbers may be fractional."""
     tail = (1 - confidence) / 2
     failures = max(0.0, trials - successes)
     low = beta_quantile(tail, successes, failures + 1) if successes > 0 else 0.0
@@ -126,7 +130,7 @@ def clopper_pearson(successes: float, trials: float, confidence: float = CONFIDE
 
 
 def beta_quantile(p: float, a: float, b: float) -> float:
-    """The `p` quantile of the beta distribution, by bisection."""
+    """Return the `p` quantile of the beta distribution, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -135,7 +139,7 @@ def beta_quantile(p: float, a: float, b: float) -> float:
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction (Numerical Recipes, 6.4)."""
+    """Return the regularized incomplete beta function, by its continued fraction (Numerical Recipes, 6.4)."""
     if x <= 0 or x >= 1:
         return float(x > 0)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
@@ -145,7 +149,7 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """By Lentz's method."""
+    """Evaluate the continued fraction by Lentz's method."""
     tiny = 1e-300
     c, d = 1.0, 1 - (a + b) * x / (a + 1)
     d = 1 / (d if abs(d) > tiny else tiny)

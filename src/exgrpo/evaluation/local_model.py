@@ -1,4 +1,7 @@
-"""Completions from a model in this process, by transformers, in batches that do not depend on what is done."""
+"""Completions from a model in this process, by transformers.
+
+A batch does not depend on which completions are already done.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,17 +35,17 @@ class LocalModel:
         self.batch_size = batch_size
 
     def prompt_ids(self, prompts: Sequence[Any]) -> list[list[int]]:
-        """Token ids of each prompt: messages through the chat template, or as plain text where the model has none."""
+        """Tokenise each prompt: messages through the chat template, or as plain text where the model has none."""
         chats = self.tokenizer.chat_template is not None
         texts = [prompt if chats or isinstance(prompt, str) else as_text(prompt) for prompt in prompts]
         return prompt_token_ids(self.tokenizer, texts)
 
     def begins_thought(self, prompt: Any) -> bool:
-        """Whether a prompt ends in a thought that it, or the chat template, began."""
+        """Return whether a prompt ends in a thought that it, or the chat template, began."""
         return begins_thought(self.tokenizer, prompt, self.prompt_ids([prompt])[0])
 
     def settings(self) -> dict[str, Any]:
-        """What of it decides its completions."""
+        """Return the settings that decide its completions."""
         return {
             "batch_size": self.batch_size,
             "chat_template": self.tokenizer.chat_template,
@@ -52,7 +55,7 @@ class LocalModel:
     def answers(
         self, questions: Sequence[StoredQuestion], sampling: Sampling, done: set[Key]
     ) -> Iterator[list[Answer]]:
-        """The completions that are not done, a batch at a time.
+        """Yield the completions that are not done, a batch at a time.
 
         Batches are cut from all of them, each with a seed of its own: what a batch gives is the same whatever was done before.
         """

@@ -35,11 +35,11 @@ class PairedDifference:
 
     @property
     def significant(self) -> bool:
-        """Whether 0 lies outside the t interval."""
+        """True if 0 lies outside the t interval."""
         return not self.t_low <= 0.0 <= self.t_high
 
     def pairs_needed(self) -> int | None:
-        """Pairs with which a difference of this size would be told apart half of the time; None where it is 0.
+        """Return the pairs that would tell a difference of this size apart half of the time; None where it is 0.
 
         That many at which the half width of the t interval is the mean, if pairs go on to scatter as these do.
         """
@@ -61,7 +61,7 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> PairedDifference:
-    """How much larger `a` is than `b` on average, where `a[i]` and `b[i]` belong together (the same seed).
+    """Return how much larger `a` is than `b` on average, where `a[i]` and `b[i]` are a pair (the same seed).
 
     Args:
         a, b: (N,) finite numbers, N >= 5, in the same order.
@@ -96,7 +96,7 @@ def paired_difference(
 
 
 def ties_spoil(differences: Sequence[float]) -> bool:
-    """Whether so many pairs tie exactly that their interval by Student's t is not to be printed.
+    """Return whether too many pairs tie exactly for an interval by Student's t.
 
     Where every third of eight pairs ties it covers 93 % instead of 95, of five 91 (benchmarks/intervals.py).
     """
@@ -115,7 +115,7 @@ def _bootstrap(
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: int) -> float:
-    """The `p` quantile of Student's t distribution with `df` >= 1 degrees of freedom, for 0.5 <= p < 1."""
+    """Return the `p` quantile of Student's t distribution with `df` >= 1 degrees of freedom, for 0.5 <= p < 1."""
     low, high = 0.0, 1.0
     while _t_cdf(high, df) < p and high < 1e12:
         high *= 2.0
@@ -126,7 +126,7 @@ def t_quantile(p: float, df: int) -> float:
 
 
 def _t_cdf(t: float, df: int) -> float:
-    """P(T <= t) for t >= 0 by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Return P(T <= t) for t >= 0 by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     theta = math.atan2(t, math.sqrt(df))
     sin, cos = math.sin(theta), math.cos(theta)
     odd = df % 2

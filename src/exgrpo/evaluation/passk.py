@@ -9,7 +9,7 @@ from ..errors import ConfigurationError
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
-    r"""Probability that at least one of `k` samples is right, estimated from `c` right ones among `n`.
+    r"""Estimate the probability that at least one of `k` samples is right, from `c` right ones among `n`.
 
     `1 - C(n-c, k) / C(n, k)`, the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374), as the product
     `1 - prod_{j<k} (n-c-j) / (n-j)`, whose factors are all in [0, 1]: nothing can overflow or cancel.

@@ -1,4 +1,4 @@
-"""How good a policy is on a set of questions: pass@k by sampling, accuracy by greedy decoding.
+"""Evaluation of a policy on a set of questions: pass@k by sampling, accuracy by greedy decoding.
 
 Evaluation leaves no trace: the global random state, the training flag and the generation configuration of the model
 are as before.
@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What `evaluate_policy` measured. Rates are in [0, 1]; lengths count tokens, the end token among them.
+    """The result of `evaluate_policy`.
+
+    Rates are in [0, 1]; lengths count tokens, the end token among them.
 
     A sample whose reward is None or NaN is unscorable and left out everywhere but in the token counts; a question
     without any scorable sample is left out of the rates.
@@ -52,8 +54,10 @@ class EvaluationResult:
     """Share of right samples of each question, in the order of the dataset; None where none was scorable."""
 
     def as_row(self) -> dict[str, Any]:
-        """A flat dictionary for tables and logs: `pass@1`, `pass@2`, ... beside the other fields; `questions@k` where a pass@k
-        is not over all questions."""
+        """Return a flat dictionary for tables and logs: `pass@1`, `pass@2`, ... beside the other fields.
+
+        `questions@k` where a pass@k is not over all questions.
+        """
         row: dict[str, Any] = {f"pass@{k}": value for k, value in self.pass_at_k.items()}
         row |= {f"questions@{k}": count for k, count in self.questions_at_k.items() if count < self.questions}
         rest = asdict(self)
@@ -76,7 +80,7 @@ def evaluate_policy(
     is_valid: Callable[[Any, str], bool] | None = None,
     correctness_threshold: float = 0.5,
 ) -> EvaluationResult:
-    """Samples `num_samples` completions of every question, scores them, and decodes each question greedily once.
+    """Sample `num_samples` completions of every question and score them; decode each greedily once.
 
     Sampling is from the whole distribution at `temperature`: nothing of the model's own generation configuration applies but
     its end tokens, which end a completion as the tokenizer's does. The same arguments, `batch_size` among them, give the same
@@ -156,7 +160,7 @@ def evaluate_policy(
 
 
 def scores(function: Callable[..., Any], rows: list[dict[str, Any]], completions: list[Completion]) -> Any:
-    """(N,) float64 of what a function of TRL's signature says of each completion; NaN for None."""
+    """Score each completion by a function of TRL's signature; (N,) float64, NaN for None."""
     conversational = not isinstance(rows[0]["prompt"], str)
     texts = [completion.text for completion in completions]
     values = call(
@@ -182,7 +186,7 @@ def _greedy_accuracy(rewards: Any, threshold: float) -> float | None:
 def _valid(
     is_valid: Callable[[Any, str], bool] | None, rows: list[dict[str, Any]], completions: list[Completion], right: Any
 ) -> Any:
-    """(N,) bool: the right completions that the checker accepts; all right ones without a checker."""
+    """Return which right completions the checker accepts, (N,) bool; all right ones without a checker."""
     valid = right.copy()
     if is_valid is not None:
         for i in np.flatnonzero(right):
@@ -191,7 +195,7 @@ def _valid(
 
 
 def _distinct(texts: list[str], valid: Any) -> float:
-    """Mean over questions of the number of different texts among those marked, (questions, samples)."""
+    """Return the mean number of distinct texts per question among those marked, (questions, samples)."""
     samples = valid.shape[1]
     return float(np.mean([len({texts[q * samples + i] for i in np.flatnonzero(row)}) for q, row in enumerate(valid)]))
 
@@ -203,7 +207,7 @@ def _ks(num_samples: int) -> list[int]:
 
 @contextmanager
 def undisturbed(model: Any, seed: int) -> Iterator[None]:
-    """No gradients, evaluation mode and a seeded generator inside; flags and random state restored after."""
+    """Enter evaluation mode without gradients and with a seed; restore flags and random state after."""
     import torch
 
     device = model.device

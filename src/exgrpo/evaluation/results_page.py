@@ -17,7 +17,7 @@ first, which decides. cut: completions that were ended at the limit of tokens. d
 
 
 def table_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row a model, a column a benchmark, in the order of the paper's table."""
+    """Return a row per model and a column per benchmark, in the order of the paper's table."""
     order = {name: place for place, name in enumerate(BENCHMARKS)}
     names = sorted(
         {row["benchmark"] for row in summary["results"]}, key=lambda name: (order.get(name, len(order)), name)
@@ -36,7 +36,7 @@ def table_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def detail_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row a model and benchmark."""
+    """Return a row per model and benchmark."""
     rows = []
     for found in summary["results"]:
         row = {"model": found["model"], "benchmark": found["benchmark"], "questions": found["questions"]}
@@ -55,7 +55,7 @@ def detail_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def results_page(summary: Mapping[str, Any], disagreements: Sequence[Mapping[str, Any]], command: str) -> str:
-    """One HTML page."""
+    """Return the results as one HTML page."""
     parts = [html_table(table_rows(summary)), *(f"<p>{escape(told(row))}</p>" for row in summary["differences"])]
     parts += ["<h2>In detail</h2>", html_table(detail_rows(summary), digits=1)]
     if disagreements:

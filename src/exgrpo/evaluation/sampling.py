@@ -1,4 +1,4 @@
-"""How completions are drawn, and prompts for models without a chat template."""
+"""Sampling settings, and prompts for models without a chat template."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,14 @@ from ..errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Sampling:
-    """Args:
-    num_samples: completions of each question.
-    temperature: 0 is greedy decoding.
-    top_p: of the likeliest tokens that make up this probability.
-    max_tokens: of a completion.
-    seed: of the draws.
+    """Sampling settings.
+
+    Args:
+        num_samples: completions of each question.
+        temperature: 0 is greedy decoding.
+        top_p: draw from the likeliest tokens that make up this probability.
+        max_tokens: most tokens of a completion.
+        seed: of the draws.
     """
 
     num_samples: int = 1
@@ -37,7 +39,7 @@ class Sampling:
 
 
 def as_text(messages: Sequence[Mapping[str, str]]) -> str:
-    """Messages for a model without a chat template: what the user says, then the instruction of the system prompt."""
+    """Join messages for a model without a chat template: the user's, then the system prompt's instruction."""
     said = [message["content"] for message in messages if message["role"] != "system"]
     instructions = [message["content"] for message in messages if message["role"] == "system"]
     return "\n\n".join([*said, *instructions]) + ("\n" if instructions else "")

@@ -1,4 +1,4 @@
-"""What completions are worth: by the reward function that decides in training, and by others to compare it with."""
+"""Scores of completions: by the reward function that decides in training, and by others to compare it with."""
 
 import importlib
 import importlib.util
@@ -18,18 +18,18 @@ from .store import Answer, StoredQuestion
 
 THRESHOLD = 0.5  # a completion is right above it, as in training
 SECOND = ("strict_math_reward", "math_verify")
-"""What a mathematical reward is compared with."""
+"""Verifiers that a mathematical reward is compared with."""
 
 
 @dataclass(frozen=True)
 class Verifiers:
-    """Reward functions by name; the first decides what is right."""
+    """Reward functions by name; the first decides correctness."""
 
     functions: Mapping[str, Callable[..., Any]]
 
     @classmethod
     def named(cls, names: Sequence[str]) -> "Verifiers":
-        """By the names of `exgrpo train`, and `math_verify` as that package decides by itself."""
+        """Build verifiers by the names of `exgrpo train`, and `math_verify` as that package decides by itself."""
         return cls({name: math_verify if name == "math_verify" else get_reward(name) for name in names})
 
     @property
@@ -39,7 +39,7 @@ class Verifiers:
     def scored(
         self, answers: Iterable[list[Answer]], questions: Sequence[StoredQuestion], begun: Callable[[Any], bool]
     ) -> Iterator[list[Answer]]:
-        """The answers with their rewards.
+        """Yield the answers with their rewards.
 
         Args:
             answers: in batches.
@@ -64,12 +64,12 @@ def _plain(value: float) -> float | None:
 
 
 def default_verifiers(reward: str) -> tuple[str, ...]:
-    """The reward that decides, and what it is compared with where that is known."""
+    """Return the reward that decides, and what it is compared with where that is known."""
     return (reward, *(name for name in SECOND if name != reward)) if "math" in reward else (reward,)
 
 
 def math_verify(prompts: Any, completions: list[Any], answer: list[Any], **columns: Any) -> list[float | None]:
-    """1.0 where the package math-verify finds the gold in a completion, by its own extraction and comparison.
+    """Give 1.0 where the package math-verify finds the gold in a completion, by its own extraction and comparison.
 
     Within the limits of the verifiers' pool; what they stop is wrong.
     """
@@ -81,7 +81,7 @@ def math_verify(prompts: Any, completions: list[Any], answer: list[Any], **colum
 
 
 def verified(text: str, gold: str) -> float:
-    """1.0 if math-verify says that the text answers the gold."""
+    """Give 1.0 if math-verify says that the text answers the gold."""
     from math_verify import parse, verify
 
     right = parse(f"\\boxed{{{gold}}}", parsing_timeout=None)
@@ -89,7 +89,7 @@ def verified(text: str, gold: str) -> float:
 
 
 def _import_math_verify() -> None:
-    """Outside the limit of the first call."""
+    """Import it before the time limit of the first call starts."""
     importlib.import_module("math_verify")
 
 

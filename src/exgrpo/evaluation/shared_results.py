@@ -13,7 +13,7 @@ METHOD = "Korn-Graubard (Clopper-Pearson at the effective sample size), clustere
 def shared_results(
     summary: Mapping[str, Any], versions: Mapping[str, str | None], stamp: str, command: str
 ) -> dict[str, dict[str, Any]]:
-    """Model -> its record.
+    """Return the record of each model.
 
     Args:
         summary: of `summarize`.

@@ -112,18 +112,18 @@ class Store:
             ) from error
 
     def once(self, name: str, value: str) -> str:
-        """Keep a fact about the evaluation, and return it as it was first kept."""
+        """Store a fact about the evaluation; return the value that was stored first."""
         with self._open() as connection:
             connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (name, value))
             [(kept,)] = connection.execute("SELECT value FROM about WHERE name = ?", (name,))
         return str(kept)
 
     def add_benchmark(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Keep how a benchmark is asked and scored; refuse another way than before."""
+        """Store how a benchmark is asked and scored; refuse another way than before."""
         self._keep("benchmark", name, settings)
 
     def benchmarks(self) -> dict[str, dict[str, Any]]:
-        """Settings by name."""
+        """Return the settings of each benchmark by name."""
         with self._open() as connection:
             return {name: json.loads(text) for name, text in connection.execute("SELECT name, settings FROM benchmark")}
 
@@ -141,7 +141,7 @@ class Store:
             )
 
     def add_questions(self, benchmark: str, rows: Sequence[tuple[Any, str, Mapping[str, Any]]]) -> list[StoredQuestion]:
-        """Keep the prompts, golds and columns of a benchmark; refuse others than those that are there already."""
+        """Store the prompts, golds and columns of a benchmark; refuse others than those already there."""
         with self._open() as connection:
             there = dict(connection.execute("SELECT number, prompt FROM question WHERE benchmark = ?", (benchmark,)))
             for number, (prompt, gold, columns) in enumerate(rows):
@@ -161,7 +161,7 @@ class Store:
         ]
 
     def questions(self) -> list[StoredQuestion]:
-        """All of them, benchmark by benchmark in the order in which they came."""
+        """Return all questions, by benchmark, in order of arrival."""
         with self._open() as connection:
             rows = connection.execute("SELECT id, benchmark, number, prompt, gold, columns FROM question ORDER BY id")
             return [StoredQuestion(i, b, n, json.loads(p), g, json.loads(c)) for i, b, n, p, g, c in rows]
@@ -174,12 +174,12 @@ class Store:
         return int(number)
 
     def done(self, model: int) -> set[Key]:
-        """(question, sample) of the completions that are kept."""
+        """Return (question, sample) of the completions that are kept."""
         with self._open() as connection:
             return set(connection.execute("SELECT question, sample FROM completion WHERE model = ?", (model,)))
 
     def add(self, model: int, answers: Sequence[Answer]) -> None:
-        """Keep completions, all or none; on disk when this returns."""
+        """Store completions, all or none; on disk when this returns."""
         rows = [
             (model, a.question, a.sample, a.text, a.tokens, a.finish, json.dumps(dict(a.rewards), sort_keys=True))
             for a in answers
@@ -188,11 +188,11 @@ class Store:
             connection.executemany("INSERT INTO completion VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def answers(self, model: int) -> list[Answer]:
-        """The completions of a model, by question and sample."""
+        """Return the completions of a model, by question and sample."""
         return list(self.each_answer(model))
 
     def each_answer(self, model: int, question: int | None = None) -> Iterator[Answer]:
-        """The same one by one, or those of one question."""
+        """Yield the completions of a model, or its completions of one question, by question and sample."""
         which, values = ("", (model,)) if question is None else (" AND question = ?", (model, question))
         query = f"SELECT question, sample, text, tokens, finish, rewards FROM completion WHERE model = ?{which} ORDER BY 1, 2"
         with self._open() as connection:
@@ -200,7 +200,7 @@ class Store:
                 yield Answer(q, s, t, n, f, json.loads(r))
 
     def models(self) -> list[tuple[int, str, dict[str, Any]]]:
-        """Number, name and settings of each model."""
+        """Return number, name and settings of each model."""
         with self._open() as connection:
             return [
                 (i, n, json.loads(s))

@@ -1,4 +1,4 @@
-"""What an evaluation's file says: rates with intervals, differences of models on the same questions, disagreements."""
+"""Summary of an evaluation file: rates with intervals, paired differences of models, disagreements of verifiers."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ TAIL = 160  # characters of a completion that a table shows
 
 
 def summarize(store: Store) -> Figures:
-    """JSON values: `models` (settings), `results` (a row a model and benchmark), `differences` (a row a pair of models)."""
+    """Return JSON values: `models`, `results` (a row per model and benchmark), `differences` (a row per pair)."""
     questions: dict[str, list[StoredQuestion]] = defaultdict(list)
     for question in store.questions():
         questions[question.benchmark].append(question)
@@ -48,7 +48,10 @@ def summarize(store: Store) -> Figures:
 
 
 class Tally:
-    """The answers of a model to a benchmark, by the number of the question; the verifier `decides` says what is right."""
+    """The answers of a model to a benchmark, by the number of the question.
+
+    The verifier `decides` says what is right.
+    """
 
     def __init__(self, answers: Mapping[int, Sequence[Answer]], decides: str):
         self.answers, self.decides = answers, decides
@@ -65,7 +68,7 @@ class Tally:
         return {number: right / of for number, (right, of) in self.counts.items()}
 
     def figures(self, asked: int) -> Figures:
-        """Rates with their intervals, and what else is to be known of the answers."""
+        """Return rates with their intervals, and other figures of the answers."""
         everything = [answer for given in self.answers.values() for answer in given]
         samples = [of for _, of in self.counts.values()]
         lengths = [answer.tokens for answer in everything if answer.tokens is not None]
@@ -91,7 +94,7 @@ class Tally:
         }
 
     def _pass_at_k(self, samples: Sequence[int]) -> Figures:
-        """k -> interval, for k = 1, 2, 4, ... that all scorable questions have samples for."""
+        """Return intervals for k = 1, 2, 4, ... that all scorable questions have samples for."""
         most = min(samples, default=0)
         ks = sorted({2**i for i in range(most.bit_length()) if 2**i <= most} | ({most} if most else set()))
         right, of = zip(*self.counts.values(), strict=True) if samples else ((), ())
@@ -102,7 +105,7 @@ class Tally:
         return sum(reward > THRESHOLD for reward in known if reward is not None) / len(known) if known else None
 
     def _disagreements(self, verifier: str) -> list[list[int]]:
-        """[number of the question, sample] of the answers that one of two verifiers takes for right."""
+        """Return [question, sample] of the answers that only one of two verifiers accepts."""
         return [
             [number, answer.sample]
             for number, given in self.answers.items()
@@ -111,7 +114,7 @@ class Tally:
         ]
 
     def against(self, other: "Tally") -> Figures | None:
-        """How much better this model is than another, on the questions that both answered; None below two."""
+        """Return the difference to another model on the questions that both answered; None below two."""
         common = sorted(self.counts.keys() & other.counts.keys())
         if len(common) < FEWEST:
             return None
@@ -130,7 +133,10 @@ def _is_right(reward: float | None) -> bool:
 
 
 def disagreements(store: Store, most: int = 50) -> list[Figures]:
-    """A table row an answer that verifiers disagree about, the first of each model: golds, rewards, and how the answer ends."""
+    """Return a row per answer that verifiers disagree about, the first ones of each model.
+
+    Golds, rewards, and how the answer ends.
+    """
     asked = {question.id: question for question in store.questions()}
     rows = []
     for number, name, _ in store.models():
@@ -143,7 +149,7 @@ def disagreements(store: Store, most: int = 50) -> list[Figures]:
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """A row of `differences` in words."""
+    """Put a row of `differences` into words."""
     points = 100 * row["mean"]
     far = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if round(points, 1) else "level with"
     head = (
@@ -161,7 +167,7 @@ def told(row: Mapping[str, Any]) -> str:
 
 
 def in_points(interval: Mapping[str, Any] | None) -> str | None:
-    """`43.2 [30.1, 57.0]`, in percent."""
+    """Format an interval in percent: `43.2 [30.1, 57.0]`."""
     if interval is None:
         return None
     return f"{100 * interval['mean']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"

@@ -1,4 +1,4 @@
-"""What is remembered."""
+"""Experience: what is remembered."""
 
 from .buffer import ExperienceBuffer
 from .difficulty import bucket_of, tier_of

@@ -1,8 +1,8 @@
 """The experience buffer: which trajectories are stored, under which question, in which bucket.
 
-Everything comes in batches and costs in proportion to them. Who is replayable, and in which bucket, is derived when it is
-asked for. Token arrays stay behind `TrajectoryStore`, so that they can live elsewhere than in memory. No randomness: who
-draws passes a generator. What the buffer was at some moment follows from its events: `replayed.py`.
+Every call takes a batch, and its cost is proportional to the batch. Which questions are replayable, and in which bucket, is
+derived when asked for. Token arrays are kept by a `TrajectoryStore`, so that they can live outside memory. Nothing here is
+random: callers that draw pass a generator. The buffer at an earlier time can be rebuilt from its events (`replayed.py`).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from .trajectory import FloatArray, IntArray, Trajectory
 
 
 class ExperienceBuffer(BufferQueries):
-    """Trajectories by question, questions by bucket.
+    """The stored trajectories by question, and the questions by bucket.
 
     A question is *replayable* while its accuracy is known, it has a stored trajectory (with `prompt` mixing it needs none),
     is not retired and does not rest; only such a question is in a bucket.
@@ -36,11 +36,11 @@ class ExperienceBuffer(BufferQueries):
         config: capacities, eviction, difficulty, cooldown and limits; the defaults if None.
         store: where token arrays live; memory by default.
         listener: sees `Admitted`, `Evicted` and `Measured` as they happen.
-        types: problem type of each question, (Q,), 0 and up; buckets are told apart for each. One for all by default.
+        types: problem type of each question, (Q,), 0 and up; each type has its own buckets. One for all by default.
 
     Attributes:
-        questions: what is known of each question.
-        table: what is known of each stored trajectory.
+        questions: statistics of each question.
+        table: records of the stored trajectories.
         resolution: R, buckets run over 0..R.
         now: optimizer steps done.
     """
@@ -68,7 +68,7 @@ class ExperienceBuffer(BufferQueries):
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """Whether each question is retired, (Q,)."""
+        """A view of which questions are retired, (Q,)."""
         return self.questions.retired
 
     def candidates(self, questions: Sequence[int] | IntArray, step: int, rng: np.random.Generator) -> Candidates:
@@ -81,7 +81,7 @@ class ExperienceBuffer(BufferQueries):
     # What can be replayed ---------------------------------------------------------------------------------------
 
     def ready(self, problem_type: int | None = None, despite_rest: bool = False) -> NDArray[Any]:
-        """Return the bucket of every question that can be replayed, of all problem types or of one; -1 for all others, (Q,)."""
+        """Return the bucket of each replayable question, of one problem type or of all; -1 for the others, (Q,)."""
         found = self.questions.ready(self.count, self.now, despite_rest)
         if problem_type is None or self.num_types == 1:
             return found
@@ -94,18 +94,18 @@ class ExperienceBuffer(BufferQueries):
     # What happens -----------------------------------------------------------------------------------------------
 
     def advance(self, step: int) -> None:
-        """Let time pass: questions whose cooldown is over can be replayed again."""
+        """Set the current step: questions whose cooldown is over can be replayed again."""
         self.now = step
 
     def observe(
         self, questions: ArrayLike, successes: ArrayLike, scorable: ArrayLike, reward_std: ArrayLike = np.nan,
     ) -> None:  # fmt: skip
-        """Set the accuracies of questions from their latest fresh groups; one without a scorable completion says nothing."""
+        """Set accuracies from the latest fresh groups; ignore those without a scorable completion."""
         arrays = (np.atleast_1d(values) for values in (questions, successes, scorable, reward_std))
         self.questions.observe(*np.broadcast_arrays(*arrays))
 
     def retire(self, questions: ArrayLike) -> None:
-        """Take questions out of replay; their trajectories leave."""
+        """Take questions out of replay, and evict their trajectories."""
         questions = np.atleast_1d(questions)
         self.questions.retire(questions)
         slots, valid = self.table.slots_of_each(questions)
@@ -114,8 +114,8 @@ class ExperienceBuffer(BufferQueries):
     def admit(self, trajectories: Sequence[Trajectory]) -> list[int | None]:
         """Store trajectories, as if they came one by one; return their serials.
 
-        None where one was not stored: its question already holds these token ids, its question is retired, or the capacity
-        is 0.
+        The serial is None where a trajectory was not stored: its question already holds these token ids, its question is
+        retired, or the capacity is 0.
         """
         questions = np.array([one.question for one in trajectories if self.config.capacity], np.int64)
         coming: list[int] = np.flatnonzero(~self.retired[questions]).tolist()
@@ -130,35 +130,37 @@ class ExperienceBuffer(BufferQueries):
         serial_at = dict(zip(new, serials.tolist(), strict=True))
         return [serial_at.get(place) for place in range(len(trajectories))]
 
-    def measured(self, slots: Sequence[int] | IntArray, scores: Sequence[PolicyStats] | FloatArray, step: int) -> None:
-        """Write down what was measured under the policy of `step`: `PolicyStats`, or entropies alone (nats)."""
+    def update_stats(
+        self, slots: Sequence[int] | IntArray, scores: Sequence[PolicyStats] | FloatArray, step: int
+    ) -> None:
+        """Store measurements under the policy of `step`: `PolicyStats`, or entropies alone (nats)."""
         slots = np.asarray(slots, np.int64)
         event = Measured(self.column("serial")[slots], self.column("question")[slots], step, *columns_of(scores))
         self.table.measure(slots, event)
         self.listener(event)
 
-    def used(self, slots: ArrayLike) -> None:
+    def count_uses(self, slots: ArrayLike) -> None:
         """Count a use of trajectories."""
         self.table.use(np.atleast_1d(slots))
 
     def expire(self, step: int) -> int:
-        """Let trajectories from before a step leave; return how many."""
+        """Evict trajectories from before a step; return how many."""
         slots = self.table.older_than(step)
         self.remove(slots, "age")
         return len(slots)
 
     def wear_out(self, slots: ArrayLike) -> None:
-        """Let trajectories leave that were used as often as is allowed."""
+        """Evict trajectories that reached the limit of uses."""
         self.remove(np.atleast_1d(slots), "uses")
 
     def shrink(self) -> None:
-        """Let trajectories leave that are too many for the capacities: those of a restored buffer may have been larger."""
+        """Evict what exceeds the capacities: those of a restored buffer may have been larger."""
         room = Room(self)
         room.shrink()
         self.remove(np.array(room.left, np.int64), tuple(room.reasons))
 
     def remove(self, slots: IntArray, reason: str | tuple[str, ...]) -> None:
-        """Let trajectories leave, for one reason or one each."""
+        """Evict trajectories, for one reason or one each."""
         if not len(slots):
             return
         serials, questions = self.column("serial")[slots], self.column("question")[slots]

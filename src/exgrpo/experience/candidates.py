@@ -1,4 +1,4 @@
-"""Stored trajectories that compete, as arrays: what a trajectory choice ranks, and an eviction rule looks at."""
+"""Candidates: the stored trajectories that a trajectory choice ranks or an eviction rule looks at, as arrays."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ class Candidates:
         valid: which places hold one; what stands elsewhere in the other arrays means nothing.
         step: optimizer steps done.
         config: the options.
-        rng: for choices that draw; to be used for the places that are held only (`draw`).
+        rng: for choices that draw; to be used for the valid places only (`draw`).
     """
 
     buffer: BufferQueries
@@ -32,15 +32,15 @@ class Candidates:
     rng: np.random.Generator
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of the index."""
+        """Return a column of the table, (n, W)."""
         return np.asarray(self.buffer.column(name)[self.slots])
 
     def scores(self, name: str) -> FloatArray:
-        """A column of numbers, float64, NaN where not known."""
+        """Return a column of numbers as float64, NaN where not known, (n, W)."""
         return np.asarray(self.column(name), np.float64)
 
     def draw(self) -> FloatArray:
-        """A number in [0, 1) for each place that is held, 1 elsewhere."""
+        """Draw a number in [0, 1) for each valid place; all others get 1."""
         drawn = np.ones(self.valid.shape)
         drawn[self.valid] = self.rng.random(int(self.valid.sum()))
         return drawn
@@ -51,12 +51,12 @@ class Candidates:
 
     @property
     def accuracy(self) -> FloatArray:
-        """Of its question now, NaN where never observed."""
+        """Accuracy of each trajectory's question now, NaN where never observed."""
         return self.buffer.questions.accuracy(self.column("question"))
 
     @property
     def age(self) -> IntArray:
-        """Optimizer steps since it was generated."""
+        """Optimizer steps since each was generated."""
         return np.asarray(self.step - self.column("step"))
 
     @property
@@ -95,13 +95,19 @@ class Candidates:
 
     @property
     def advantage(self) -> FloatArray:
-        """In the group it came from; rounded to float16, infinite never."""
+        """Advantage in the group it came from, rounded to float16 and always finite."""
         return self.scores("advantage")
 
     @property
     def headroom(self) -> FloatArray:
-        """1 - pi where the advantage is positive, pi where it is negative, 0 where it is zero: how far its probability can
-        still move in the direction that it pushes; pi is the token mean. NaN where no advantage is known."""
+        """Distance that the token probability can still move in the direction of the advantage.
+
+        With pi the token mean: 1 - pi where the advantage is positive, pi where it is negative, 0 where it is zero, NaN
+        where it is not known.
+
+        With pi the token mean: 1 - pi where the advantage is positive, pi where it is negative, 0 where it is zero, NaN
+        where it is not known.
+        """
         advantage, confidence = self.advantage, self.confidence
         headroom = np.where(advantage > 0, 1 - confidence, np.where(advantage < 0, confidence, 0.0))
         return np.asarray(np.where(np.isnan(advantage), np.nan, headroom))

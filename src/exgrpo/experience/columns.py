@@ -44,7 +44,7 @@ class Column:
 
     @property
     def attribute(self) -> str:
-        """The attribute of a `Trajectory` that holds it, where it holds it."""
+        """The `Trajectory` attribute that holds this column, if one does."""
         return _ATTRIBUTES.get(self.name, self.name)
 
     def array(self, values: Any) -> NDArray[Any]:
@@ -86,13 +86,13 @@ COLUMNS = (
     Column("dimension", DERIVED, "of its embedding, 0 where it has none", sql="INTEGER"),
     Column("uses", LATER, "how often it was replayed", "i4"),
 )  # fmt: skip
-"""Those of the log stand in the order of its table."""
+"""The columns of a trajectory; those of the log are in the order of its table."""
 
 SCALARS = tuple(c for c in COLUMNS if c.source == OWN)
-"""What a `Trajectory` is made with beside its arrays."""
+"""Scalar arguments of a `Trajectory`."""
 STORED = tuple(c for c in COLUMNS if c.numpy and c.sql)
-"""What the event `Stored` tells beside the serial."""
+"""Columns of the event `Stored`, beside the serial."""
 RECORD = np.dtype(
     sorted(((c.name, c.numpy) for c in COLUMNS if c.numpy), key=lambda c: -np.dtype(c[1]).itemsize), align=True
 )
-"""What the buffer keeps of a trajectory beside its tokens: 56 bytes."""
+"""The buffer's record of a trajectory, without its tokens: 56 bytes."""

@@ -1,4 +1,4 @@
-"""What rules of admission and retirement are given."""
+"""Inputs of admission and retirement rules."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class AdmissionCandidate:
 
 @dataclass(frozen=True)
 class RetirementContext:
-    """How a question stands after its fresh group was observed.
+    """A question after its fresh group was observed.
 
     Args:
         question: its number.

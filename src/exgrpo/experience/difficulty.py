@@ -1,4 +1,4 @@
-"""How hard a question is now: its accuracy over fresh completions, as a bucket.
+"""Difficulty: a question's accuracy over fresh completions, as a bucket.
 
 With `latest` difficulty there are K + 1 buckets, k of K right. A window of completions is finer, and has a bucket for each of
 its own accuracies.
@@ -20,7 +20,7 @@ EASY, MEDIUM, HARD, UNSOLVED = "easy", "medium", "hard", "unsolved"
 
 
 def bucket_of(successes: int, scorable: int, resolution: int) -> int:
-    """The bucket of an accuracy: round(accuracy * R), half up, in 0..R [ExGRPO, sec. 3.1].
+    """Return the bucket of an accuracy: round(accuracy * R), half up, in 0..R [ExGRPO, sec. 3.1].
 
     Accuracies over K and over K-1 completions fall into one scale. Exact in integers: 2 of 7 at R=8 is bucket 2.
 
@@ -35,7 +35,7 @@ def bucket_of(successes: int, scorable: int, resolution: int) -> int:
 
 
 def tier_of(bucket: int, resolution: int) -> str:
-    """The label for people: Easy [75, 100) %, Medium (25, 75) %, Hard (0, 25] % [ExGRPO, sec. 3.1]; 0 is unsolved."""
+    """Label a bucket: Easy [75, 100) %, Medium (25, 75) %, Hard (0, 25] %, or unsolved at 0 [ExGRPO, sec. 3.1]."""
     if bucket == 0:
         return UNSOLVED
     if 4 * bucket <= resolution:
@@ -44,12 +44,12 @@ def tier_of(bucket: int, resolution: int) -> str:
 
 
 def resolution_of(config: ReplayConfig, num_generations: int) -> int:
-    """R: how finely accuracies are told apart."""
+    """Return R, the number of steps between accuracies 0 and 1."""
     return max(num_generations, config.difficulty_window) if config.difficulty == "window" else num_generations
 
 
 def buckets_of(successes: IntArray, scorable: IntArray, resolution: int) -> IntArray:
-    """The buckets of many accuracies, as `bucket_of`."""
+    """Return the buckets of many accuracies; see `bucket_of`."""
     return np.asarray(
         (2 * np.asarray(successes, np.int64) * resolution + scorable) // (2 * np.asarray(scorable, np.int64))
     )
@@ -63,7 +63,7 @@ def sizes_of(ready: NDArray[Any], resolution: int) -> NDArray[np.int64]:
 
 
 def scaled(reward_std: FloatArray) -> FloatArray:
-    """Scale spreads so that the least is 0 and the greatest 1 [ExGRPO v2, sec. 5.3]; 0.5 where they are equal; NaN stays."""
+    """Scale to [0, 1] [ExGRPO v2, sec. 5.3]; 0.5 where all are equal, NaN stays."""
     values = reward_std.astype(np.float64)
     if np.isnan(values).all():
         return values
@@ -71,8 +71,8 @@ def scaled(reward_std: FloatArray) -> FloatArray:
     return np.where(np.isnan(values), np.nan, 0.5) if low == high else (values - low) / (high - low)
 
 
-def by_spread(ready: NDArray[Any], reward_std: FloatArray, resolution: int) -> tuple[NDArray[Any], FloatArray]:
-    """Return other buckets, (Q,), and accuracies, (Q,), for questions in buckets: by the scaled spread of their rewards."""
+def by_reward_std(ready: NDArray[Any], reward_std: FloatArray, resolution: int) -> tuple[NDArray[Any], FloatArray]:
+    """Return other buckets and accuracies, (Q,) each, by the scaled standard deviation of a question's rewards."""
     known = np.flatnonzero(ready != UNKNOWN)
     found, values = np.full_like(ready, UNKNOWN), np.full(len(ready), np.nan)
     values[known] = scaled(reward_std[known])
@@ -82,8 +82,10 @@ def by_spread(ready: NDArray[Any], reward_std: FloatArray, resolution: int) -> t
 
 
 class Windows:
-    """Of each question its latest fresh groups, as many as hold at most `size` scorable completions together, and at least
-    the latest."""
+    """The latest fresh groups of each question.
+
+    A window keeps as many groups as hold at most `size` scorable completions together, and always the latest one.
+    """
 
     def __init__(self, size: int):
         self.size = size
@@ -109,13 +111,13 @@ class Windows:
         return right, total
 
     def snapshot(self) -> dict[str, NDArray[np.int32]]:
-        """Every group, oldest first for each question: `window_question`, (n,), and `window_groups`, (n, 2)."""
+        """Return all groups, oldest first per question: `window_question`, (n,), and `window_groups`, (n, 2)."""
         rows = [(question, *group) for question, groups in self._groups.items() for group in groups]
         array = np.array(rows, np.int32).reshape(-1, 3)
         return {"window_question": array[:, 0], "window_groups": array[:, 1:]}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over groups as `snapshot` gives them."""
+        """Restore groups from `snapshot`."""
         for question, group in zip(arrays["window_question"].tolist(), arrays["window_groups"].tolist(), strict=True):
             self._groups.setdefault(question, deque()).append(tuple(group))
             right, total = self._sums.get(question, (0, 0))

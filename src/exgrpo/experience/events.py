@@ -1,4 +1,6 @@
-"""What happened, one value per kind and step. The buffer is what follows from these, in order.
+"""Events: everything that changes a buffer, one value per kind and step.
+
+A buffer is the result of its events, in order.
 
 A listener sees them as they happen: tests do, and so does a log that outlives the process. The fields of an event that
 happened to many hold arrays or sequences of one length; `each` gives an event for each of them, with plain values. Both
@@ -34,7 +36,7 @@ class Event:
     """Something that happened, once or to many."""
 
     def each(self) -> Iterator[Self]:
-        """Yield an event for each of the many, or this one."""
+        """Yield one event for each item, or this one."""
         many = {name: value for name, value in vars(self).items() if isinstance(value, (np.ndarray, tuple))}
         if not many:
             yield self
@@ -47,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Began(Event):
-    """What follows belongs to this generation, until another begins; a log keeps it as part of other events."""
+    """The iteration that later events belong to, until the next `Began`; a log stores it inside other events."""
 
     generation: int
     step: int
@@ -55,7 +57,7 @@ class Began(Event):
 
 @dataclass(frozen=True)
 class Planned(Event):
-    """A generation begins: `questions` groups, of which `replayed` hold a stored trajectory; `idle`: why none does."""
+    """The plan of an iteration: `questions` groups, `replayed` of them with a stored trajectory; `idle`: why none."""
 
     generation: int
     step: int
@@ -67,7 +69,7 @@ class Planned(Event):
 
 @dataclass(frozen=True)
 class Observed(Event):
-    """The fresh completions of questions were scored; `replayed`: replay had chosen it; `reward_std`: of their rewards."""
+    """Outcomes of fresh completions; `replayed`: replay had chosen the question; `reward_std`: of their rewards."""
 
     generation: int
     step: int
@@ -89,7 +91,7 @@ class Observed(Event):
 
 @dataclass(frozen=True)
 class Admitted(Event):
-    """Trajectories were stored under serial numbers that are never used again."""
+    """Trajectories that were stored, under serial numbers that are never used again."""
 
     serial: Ints
     trajectory: Any  # one, or a tuple
@@ -97,7 +99,7 @@ class Admitted(Event):
 
 @dataclass(frozen=True)
 class Stored(Event):
-    """What an index keeps of `Admitted` trajectories: how a log tells of them, without reading their tokens."""
+    """`Admitted` trajectories as a log reports them: table columns only, without reading tokens."""
 
     serial: Ints
     digest: Ints
@@ -127,7 +129,7 @@ class Stored(Event):
 
 @dataclass(frozen=True)
 class Evicted(Event):
-    """Trajectories left: to make room, because their question retired, or because they were too old or used too often."""
+    """Trajectories that left: to make room, because their question retired, or by age or uses."""
 
     serial: Ints
     question: Ints
@@ -136,7 +138,7 @@ class Evicted(Event):
 
 @dataclass(frozen=True)
 class Retired(Event):
-    """Questions left replay and the fresh stream."""
+    """Questions that left replay and the fresh stream."""
 
     generation: int
     step: int
@@ -145,7 +147,7 @@ class Retired(Event):
 
 @dataclass(frozen=True)
 class Returned(Event):
-    """Retired questions came back into the fresh stream."""
+    """Retired questions that came back into the fresh stream."""
 
     generation: int
     step: int
@@ -154,7 +156,7 @@ class Returned(Event):
 
 @dataclass(frozen=True)
 class Measured(Event):
-    """How trajectories looked to the policy of `step`: `PolicyStats`, each NaN where it was not measured."""
+    """`PolicyStats` of trajectories under the policy of `step`; NaN where not measured."""
 
     serial: Ints
     question: Ints
@@ -168,8 +170,10 @@ class Measured(Event):
 
 @dataclass(frozen=True)
 class Replayed(Event):
-    """Stored trajectories entered a batch: in a group before generation (`plan`) or after scoring (`rescue`), beside the
-    groups (`added`), or as what a group begins with (`prefix`).
+    """Stored trajectories that entered a batch.
+
+    `stage`: in a group before generation (`plan`) or after scoring (`rescue`), beside the groups (`added`), or as the
+    beginning of a group's completions (`prefix`).
 
     `age` in optimizer steps, `entropy` as it was known when it was chosen (NaN: never measured).
     """
@@ -178,15 +182,17 @@ class Replayed(Event):
     step: int
     question: Ints
     serial: Ints
-    moment: str
+    stage: str
     age: Ints = 0
     entropy: Floats = float("nan")
 
 
 @dataclass(frozen=True)
 class Continued(Event):
-    """Groups went on from the first `length` tokens of a stored success: what their completions were worth. `fraction`: what
-    the next generation aims at; NaN where lengths are not controlled."""
+    """Outcomes of groups that continued the first `length` tokens of a stored success.
+
+    `fraction`: the prefix length that the next iteration aims at, NaN where lengths are not controlled.
+    """
 
     generation: int
     step: int
@@ -201,7 +207,7 @@ class Continued(Event):
 
 @dataclass(frozen=True)
 class Skipped(Event):
-    """Questions were left out of the fresh stream, since their latest groups had no variance."""
+    """Questions that were left out of the fresh stream, since their latest groups had no variance."""
 
     generation: int
     step: int
@@ -210,8 +216,10 @@ class Skipped(Event):
 
 @dataclass(frozen=True)
 class Trained(Event):
-    """What the loss said of replayed trajectories: the token mean of log w, and the effective sample size
-    (sum w)^2 / (n sum w^2) of its tokens, in (0, 1]."""
+    """Ratio statistics of replayed trajectories: token mean of log w, and effective sample size.
+
+    The effective sample size is (sum w)^2 / (n sum w^2) over a trajectory's tokens, in (0, 1].
+    """
 
     generation: int
     step: int
@@ -225,11 +233,11 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Keep nothing: the listener of a run without a log."""
+    """Ignore an event: the listener of a run without a log."""
 
 
 def one_by_one(listener: Listener) -> Listener:
-    """Make a listener of single events hear those of many."""
+    """Adapt a listener of single events to those of many."""
 
     def hear(event: Event) -> None:
         for one in event.each():
@@ -240,7 +248,7 @@ def one_by_one(listener: Listener) -> Listener:
 
 @dataclass(frozen=True)
 class PlannerState:
-    """What of a planner does not follow from the buffer.
+    """The part of a planner's state that does not follow from the buffer.
 
     Args:
         generation: counter of the next generation.

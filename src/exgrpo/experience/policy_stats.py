@@ -1,4 +1,4 @@
-"""How trajectories look to a policy: what a choice ranks by, measured under the current policy or when they were generated."""
+"""Statistics of trajectories under a policy: what a choice ranks by, measured now or when they were generated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .trajectory import FloatArray
 
 @dataclass(frozen=True)
 class PolicyStats:
-    """How a trajectory looks to a policy; NaN where not measured.
+    """Statistics of a trajectory under a policy; NaN where not measured.
 
     Args:
         entropy: mean token entropy, full vocabulary, nats.
@@ -41,7 +41,7 @@ class PolicyStats:
 
 
 MEASURED = tuple(PolicyStats.__dataclass_fields__)
-"""What is measured, the entropy first."""
+"""Names of the measured values, the entropy first."""
 
 
 def stats_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -55,7 +55,7 @@ def stats_of_each(logps: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, 
     lengths = np.array([len(one) for one in logps])
     starts = np.cumsum(lengths) - lengths
     now = np.concatenate(logps).astype(np.float64)
-    nll = 0.0 - np.add.reduceat(now, starts) / lengths  # never -0.0, which a log does not keep
+    nll = 0.0 - np.add.reduceat(now, starts) / lengths  # never -0.0, which SQLite does not store
     np.exp(now, out=now)
     confidence = np.add.reduceat(now, starts) / lengths
     now -= np.repeat(confidence, lengths)

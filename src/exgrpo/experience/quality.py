@@ -1,4 +1,4 @@
-"""How good a trajectory is by the recipe "success and diversity", and the tiers that follow from it.
+"""Quality of trajectories by the recipe "success and diversity", and the tiers that follow from it.
 
     quality   = w success + (1 - w) diversity                 w = 0.7
     diversity = 1 - mean_j cos(e, e_j), in [0, 1]             e_j: the previous rollouts of the same question
@@ -30,8 +30,9 @@ Embedder = Callable[[Sequence[str]], ArrayLike]
 
 
 def quality_of(success: float, diversity: float, success_weight: float = SUCCESS_WEIGHT) -> float:
-    """The quality of one rollout, in [0, 1], to nine decimals, so that 0.3 of a wrong one that is like no other is not more
-    than 0.3; NaN where success or diversity is NaN.
+    """Return the quality of one rollout, in [0, 1]; NaN where success or diversity is NaN.
+
+    Rounded to nine decimals, so that a wrong rollout unlike all others has 0.3 and not a little more.
 
     Args:
         success: 1 or 0, or what lies between.
@@ -51,7 +52,7 @@ def quality_of(success: float, diversity: float, success_weight: float = SUCCESS
 
 
 class Diversity:
-    """What was embedded of each question: how many, and the sum of their unit vectors.
+    """Sum and count of the unit embeddings seen for each question.
 
     The mean of the cosines to n unit vectors is the product with their sum over n, so nothing grows with n: 4 D bytes a
     question seen (1.5 kB at D = 384). An embedding is rounded to float16 before any use, as a trajectory keeps it, then
@@ -66,11 +67,11 @@ class Diversity:
         self._dimension = 0
 
     def seen(self, question: int) -> int:
-        """How many embeddings of a question were added."""
+        """Count the embeddings added for a question."""
         return self._counts.get(question, 0)
 
     def of(self, question: int, embedding: ArrayLike) -> float:
-        """1 - mean cosine similarity to the embeddings of the question that were added, in [0, 1]; 1 if there are none.
+        """Return 1 - mean cosine similarity to the question's embeddings, in [0, 1]; 1 if there are none.
 
         Args:
             question: any number of a question.
@@ -96,14 +97,14 @@ class Diversity:
         self._counts[question] = self.seen(question) + 1
 
     def hear(self, event: Event) -> None:
-        """Remember the embeddings of what was stored."""
+        """Add the embeddings of admitted trajectories."""
         if isinstance(event, Admitted):
             for one in event.each():
                 if one.trajectory.embedding is not None:
                     self.add(one.trajectory.question, one.trajectory.embedding)
 
     def forget(self) -> None:
-        """Forget all, the D too."""
+        """Forget all embeddings, and their dimension."""
         self._sums.clear()
         self._counts.clear()
         self._dimension = 0
@@ -129,7 +130,7 @@ def admit_graded(
     buffer: "ExperienceBuffer", diversity: Diversity, rule: Callable[[AdmissionCandidate], bool],
     trajectories: Sequence[Trajectory], groups: Sequence[Group | None],
 ) -> int:  # fmt: skip
-    """Store trajectories one by one, each with its quality among what was stored before it; return how many were new.
+    """Store trajectories one by one, graded against those stored before; return how many were new.
 
     Args:
         buffer: where to.
@@ -153,7 +154,7 @@ def admit_graded(
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> FloatArray:
-    """What an embedder makes of texts, checked.
+    """Embed texts and check the result.
 
     Args:
         embedder: n texts -> (n, D), finite; a `TextEncoder`, or any callable. It is not called for no texts.
@@ -170,21 +171,21 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> FloatArray:
     given = np.asarray(embedder(texts))
     if given.ndim != 2 or len(given) != len(texts) or given.shape[1] == 0 or given.dtype.kind not in "fiu":
         raise ConfigurationError(
-            f"an embedder must answer {len(texts)} texts with numbers of shape ({len(texts)}, D), D >= 1, but "
-            f"{_name_of(embedder)} gave {given.dtype} of shape {given.shape}. Set embedding_model, or give another one."
+            f"an embedder must return numbers of shape ({len(texts)}, D), D >= 1, for {len(texts)} texts, but "
+            f"{_name_of(embedder)} gave {given.dtype} of shape {given.shape}. Set embedding_model, or use another one."
         )
     embeddings = _float16(given)
     rows = np.flatnonzero(~np.isfinite(embeddings).all(1))
     if rows.size:
         raise ConfigurationError(
             f"an embedder must give values that are finite in float16, but {_name_of(embedder)} did not for {rows.size} of "
-            f"{len(texts)} texts, the first of them text {rows[0]}. Set embedding_model, or give another one."
+            f"{len(texts)} texts, the first of them text {rows[0]}. Set embedding_model, or use another one."
         )
     return embeddings
 
 
 def tier_of_each(qualities: ArrayLike) -> NDArray[np.intp]:
-    """The quartile of each among the trajectories of one question: 0 the best 25 %, 3 the last.
+    """Return the quartile of each among one question's trajectories: 0 is the best 25 %, 3 the last.
 
     Ranked by quality, highest first, of equals the older; rank r of n is in tier 4 r // n. So of five, the best two are in
     tier 0, and fewer than four leave tiers empty. One that was never scored (NaN) ranks last.
@@ -202,7 +203,7 @@ def tier_of_each(qualities: ArrayLike) -> NDArray[np.intp]:
 
 
 def eviction_place(qualities: ArrayLike, floor: float = TIER_FLOOR) -> int:
-    """Which trajectory of a question leaves: the oldest of the lowest tier that can spare one.
+    """Choose which trajectory of a question leaves: the oldest of the lowest tier that can spare one.
 
     A tier can spare one while it holds more than ceil(floor n); where none does (few trajectories), the lowest tier that
     holds any gives one up.
@@ -227,7 +228,7 @@ def eviction_place(qualities: ArrayLike, floor: float = TIER_FLOOR) -> int:
 
 
 def _float16(values: Any) -> FloatArray:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # too large values become infinite, and are refused
         return np.asarray(values).astype(np.float16)
 
 

@@ -1,4 +1,4 @@
-"""What commands, metrics and tests ask of a buffer; the method itself asks none of it."""
+"""Queries of a buffer for commands, metrics and tests; the method itself uses none of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,12 +23,12 @@ class BufferQueries:
 
     @property
     def next_serial(self) -> int:
-        """The serial of the next trajectory that is stored."""
+        """Serial of the next trajectory to be stored."""
         return self.table.next_serial
 
     @property
     def count(self) -> NDArray[np.int32]:
-        """Stored trajectories of each question, (Q,)."""
+        """Number of stored trajectories of each question, (Q,)."""
         return self.table.count
 
     def column(self, name: str) -> NDArray[Any]:
@@ -69,11 +69,11 @@ class BufferQueries:
         return sizes_of(self.ready(problem_type), self.questions.resolution)
 
     def questions_in(self, bucket: int, problem_type: int | None = None) -> IntArray:
-        """Return the replayable questions in a bucket, of all problem types or of one, in the order of their numbers."""
+        """Return the replayable questions in a bucket, of all problem types or of one, in number order."""
         return np.flatnonzero(self.ready(problem_type) == bucket)
 
     def replayable(self, problem_type: int | None = None) -> IntArray:
-        """Return all questions that can be replayed, of all problem types or of one, in the order of their numbers."""
+        """Return all replayable questions, of all problem types or of one, in number order."""
         return np.flatnonzero(self.ready(problem_type) != UNKNOWN)
 
     @property
@@ -82,5 +82,5 @@ class BufferQueries:
 
     @property
     def num_resting(self) -> int:
-        """Questions that could be replayed but for their cooldown."""
+        """Number of questions that only their cooldown keeps from being replayed."""
         return int(np.count_nonzero(self.ready(despite_rest=True) != UNKNOWN)) - self.num_replayable

@@ -1,7 +1,7 @@
-"""What is known of each question: how well it is answered now, whether it has been learned, and when it was replayed.
+"""Statistics of each question: its current accuracy, whether it is retired, and when it was replayed.
 
-Flat arrays of one row a question, changed for whole batches. What follows from them, such as who is in a bucket, is derived
-when it is asked for.
+Flat arrays of one row a question, updated for whole batches. Derived values, such as the
+questions in a bucket, are computed when asked for.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ NEVER = -(1 << 31)
 
 
 class QuestionStats:
-    """Accuracy, reward spread, retirement and replays of questions.
+    """Accuracy, reward standard deviation, retirement and replays of each question.
 
     Args:
         num_questions: Q; questions are numbered 0..Q-1.
@@ -57,7 +57,7 @@ class QuestionStats:
     # What happens -----------------------------------------------------------------------------------------------
 
     def observe(self, questions: IntArray, successes: IntArray, scorable: IntArray, reward_std: FloatArray) -> None:
-        """Set accuracies from the latest fresh groups, (n,) each; one without a scorable completion says nothing."""
+        """Set accuracies from the latest fresh groups, (n,) each; ignore groups without a scorable completion."""
         known = scorable > 0
         questions, successes, scorable = questions[known], successes[known], scorable[known]
         self.reward_std[questions] = reward_std[known]
@@ -67,12 +67,12 @@ class QuestionStats:
         self.bucket[questions] = buckets_of(successes, scorable, self.resolution)
 
     def chosen(self, questions: IntArray, step: int) -> None:
-        """Count that replay chose questions; they rest from now on."""
+        """Count that replay chose these questions, and start their cooldown."""
         np.add.at(self.replays, questions, 1)
         self.replayed(questions, step)
 
     def replayed(self, questions: IntArray, step: int) -> None:
-        """Let questions rest: a trajectory of theirs was replayed."""
+        """Start the cooldown of questions: one of their trajectories was replayed."""
         self.replayed_at[questions] = step
 
     def retire(self, questions: IntArray) -> None:
@@ -80,22 +80,22 @@ class QuestionStats:
         self.retired[questions] = True
 
     def bring_back(self, questions: IntArray) -> None:
-        """Make retired questions like any other again."""
+        """Undo the retirement of questions."""
         self.retired[questions] = False
 
     # What follows -----------------------------------------------------------------------------------------------
 
     def accuracy(self, questions: IntArray) -> FloatArray:
-        """Accuracies, NaN where never observed."""
+        """Return accuracies, NaN where never observed."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.successes[questions] / self.scorable[questions])
 
     def rests(self, questions: IntArray | slice, now: int) -> NDArray[np.bool_]:
-        """Whether questions are within their cooldown at step `now`."""
+        """Return whether questions are within their cooldown at step `now`."""
         return np.asarray(self.replayed_at[questions].astype(np.int64) >= now - self.config.cooldown)
 
     def ready(self, count: NDArray[np.int32], now: int, despite_rest: bool = False) -> NDArray[Any]:
-        """The bucket of every question that can be replayed, `UNKNOWN` for all others, (Q,).
+        """Return the bucket of every question that can be replayed, `UNKNOWN` for all others, (Q,).
 
         Args:
             count: stored trajectories, (Q,).

@@ -1,4 +1,4 @@
-"""A buffer from its history: from the events it told of, or from what it was at some moment."""
+"""Rebuild a buffer from its history: from its events, or from a snapshot."""
 
 import hashlib
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from .events import (
 from .questions import NEVER, QuestionStats
 
 OF_VARIANCE = ("streak", "skips", "asked_at")
-"""Those of `GroupVariance`; snapshots of 0.2 lack them."""
+"""Arrays of `GroupVariance`; snapshots of 0.2 lack them."""
 BY_QUESTION = ("accuracy", "retired", "replayed_at", "replays", "spread", *OF_VARIANCE)
 """Arrays of a snapshot with one row for each question."""
 ATTRIBUTES = MappingProxyType({"spread": "reward_std"})
@@ -34,11 +34,11 @@ ATTRIBUTES = MappingProxyType({"spread": "reward_std"})
 OF_QUESTIONS = ("question", "window_question")
 """Arrays of a snapshot that hold question numbers."""
 FILL: Mapping[str, float] = MappingProxyType({"replayed_at": NEVER, "asked_at": NEVER, "spread": float("nan")})
-"""What stands in an array by question where a question was never seen; 0 elsewhere."""
+"""Value of an array by question where a question was never seen; 0 in all other arrays."""
 
 
 def apply(buffer: ExperienceBuffer, event: Event) -> None:
-    """Let happen again what happened once; tell no one, and leave the store alone.
+    """Apply a logged event to a buffer, without notifying its listener or touching its store.
 
     Raises:
         ValueError: it cannot have happened to this buffer.
@@ -76,7 +76,7 @@ def apply(buffer: ExperienceBuffer, event: Event) -> None:
 
 
 def snapshot_of(buffer: ExperienceBuffer) -> dict[str, NDArray[Any]]:
-    """Describe everything but the token arrays, as arrays of their own.
+    """Return everything but the token arrays, as new arrays by name.
 
     Returns:
         Of the trajectories `serial`, `digest`, `question`, `step`, `entropy` and so on: (N,), oldest first; of the
@@ -108,7 +108,7 @@ NO_WINDOWS = MappingProxyType(
 
 
 def restore(buffer: ExperienceBuffer, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Make a buffer that holds nothing yet what another one was; arrays that are not known are ignored."""
+    """Restore an empty buffer from `snapshot_of`; unknown arrays are ignored."""
     if buffer.table.size or buffer.next_serial:
         raise ValueError("restore: the buffer must be empty")
     stats = buffer.questions

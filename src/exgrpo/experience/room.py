@@ -1,4 +1,4 @@
-"""What a batch of new trajectories pushes out: the same as if they had come one by one."""
+"""Evictions for a batch of new trajectories, with the same result as admitting them one by one."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,11 @@ from .trajectory import IntArray, Trajectory
 
 
 class Room:
-    """Decides what is stored and what leaves; the buffer itself stays as it is, but that what is stored gets its serial.
+    """The decisions for one batch: what is stored and what leaves.
+
+    The buffer itself is not changed, except that what is stored gets its serial.
+
+    The buffer itself is not changed, except that what is stored gets its serial.
 
     Args:
         buffer: its capacities and its eviction rule hold.
@@ -34,17 +38,17 @@ class Room:
         self._size = self._table.size
         self._came: list[int] = []
         self._gone: set[int] = set()
-        self._held: dict[int, dict[int, int]] = {}  # of each question digest -> slot, oldest first
+        self._held: dict[int, dict[int, int]] = {}  # question -> digest -> slot, oldest first
         surplus = max(0, self._size + expected - self._config.capacity)
         self._queue = iter(self._table.oldest(surplus).tolist())
 
     def admit(self, trajectories: Sequence[Trajectory]) -> list[int]:
-        """Let trajectories come in order; return the places of those that are stored: the others are duplicates."""
+        """Admit trajectories in order; return the places of those that are stored, without the duplicates."""
         stored = Stored.of(np.empty(0, np.int64), trajectories)
         slots = self._table.stage(stored)
         try:
             places = self._admit(slots, stored.question, stored.digest)
-        except BaseException:  # a rule of the user's may raise
+        except BaseException:  # a user's rule may raise
             self._table.release(slots)
             raise
         first = self._table.next_serial
@@ -73,7 +77,7 @@ class Room:
         return stored
 
     def shrink(self) -> None:
-        """Let leave what is too much for the capacities."""
+        """Evict what exceeds the capacities."""
         for question in np.flatnonzero(self._table.count > self._config.capacity_per_question).tolist():
             self._hold(np.array([question]))
             while len(self._held[question]) > self._config.capacity_per_question:
@@ -94,7 +98,7 @@ class Room:
         self._size -= 1
 
     def _of_question(self, question: int) -> int:
-        """Take the slot from a question that makes room for another of it."""
+        """Take out and return the slot that makes room within a question."""
         held = self._held[question]
         if self._oldest_leaves:
             return held.pop(next(iter(held)))
@@ -102,13 +106,13 @@ class Room:
         return held.pop([*held][slots.index(self._chosen(np.array(slots)))])
 
     def _of_all(self) -> int:
-        """Take the slot from any question that makes room for another of any."""
+        """Take out and return the slot, of any question, that makes room in the whole buffer."""
         if self._oldest_leaves or self._rule.traits["of_oldest_question"]:
             slot = next((slot for slot in self._queue if slot not in self._gone), NONE)
             if slot == NONE:
                 slot = next(slot for slot in self._came if slot not in self._gone)
         else:
-            slots = self._table.in_order()  # those among them that are staged have no serial yet
+            slots = self._table.in_order()  # staged ones have no serial yet
             slots = slots[self._table.records["serial"][slots] != NONE]
             slot = self._chosen(slots[~np.isin(slots, list(self._gone))])
         question, digest = (int(self._table.records[name][slot]) for name in ("question", "digest"))
@@ -120,7 +124,7 @@ class Room:
         return slot
 
     def _hold_again(self, question: int) -> None:
-        """What a question holds of which no trajectory came, but some may have left."""
+        """Look up the trajectories of a question that got none in this batch but may have lost some."""
         if question not in self._held:
             rows, valid = self._table.slots_of_each(np.array([question]))
             kept = [slot for slot in rows[valid].tolist() if slot not in self._gone]
@@ -128,12 +132,12 @@ class Room:
 
     def _chosen(self, slots: IntArray) -> int:
         row = slots[None]
-        rng = np.random.default_rng(0)  # a rule that draws draws the same everywhere
+        rng = np.random.default_rng(0)  # so that a random rule draws the same everywhere
         buffer = self._buffer
         candidates = Candidates(buffer, row, np.ones(row.shape, bool), buffer.now, self._config, rng)
         place, n = self._rule(candidates), len(slots)
         if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not 0 <= place < n:
             raise ConfigurationError(
-                f"eviction {self._config.eviction!r} must answer with a place from 0 to {n - 1}, but gave {place!r}."
+                f"eviction {self._config.eviction!r} must return a place from 0 to {n - 1}, but gave {place!r}."
             )
         return int(slots[place])

@@ -1,4 +1,4 @@
-"""Where token arrays live: behind `TrajectoryStore`, in memory or in the experience log."""
+"""Stores of token arrays: a protocol, and the one in memory; the experience log has another."""
 
 from collections.abc import Sequence
 from typing import Protocol

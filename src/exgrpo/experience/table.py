@@ -21,7 +21,7 @@ AT_ONCE = 1 << 16
 HALF_MAX = float(np.finfo(np.float16).max)
 
 KEPT = RECORD.names or ()
-"""What a snapshot holds of each record."""
+"""Fields of a record that a snapshot holds."""
 _HALVES = [column.name for column in STORED if column.numpy == "f2"]
 
 
@@ -38,9 +38,7 @@ class TrajectoryTable:
         self.count = np.zeros(num_questions, np.int32)
         self.next_serial = 0
         self.size = 0
-        self._before: list[tuple[IntArray, NDArray[Any]]] | None = (
-            None  # what measurements took the place of, to undo them
-        )
+        self._before: list[tuple[IntArray, NDArray[Any]]] | None = None  # values before measurements, to undo them
         self._widest = capacity_per_question
         self._table = np.full((num_questions, min(4, capacity_per_question)), NONE, np.int32)  # slots, oldest first
         self._num_slots = 0
@@ -50,27 +48,27 @@ class TrajectoryTable:
     # Looking ----------------------------------------------------------------------------------------------------
 
     def slots_of(self, question: int) -> NDArray[np.int32]:
-        """Slots of a question's trajectories, oldest first."""
+        """Return the slots of a question's trajectories, oldest first."""
         return self._table[question, : self.count[question]]
 
     def slots_of_each(self, questions: IntArray) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Slots of several questions, oldest first, (n, W), and which of these places hold one."""
+        """Return the slots of several questions, oldest first, (n, W), and which places hold one."""
         rows = self._table[questions]
         return rows, rows != NONE
 
     def live(self) -> IntArray:
-        """Slots in use, in ascending order; time and memory grow with the pool."""
+        """Return the slots in use, in ascending order; time and memory grow with the pool."""
         used = np.ones(self._num_slots, bool)
         used[self._free] = False
         return np.flatnonzero(used)
 
     def in_order(self) -> IntArray:
-        """Slots in use, oldest first; time and memory grow with the pool."""
+        """Return the slots in use, oldest first; time and memory grow with the pool."""
         slots = self.live()
         return np.asarray(slots[np.argsort(self.records["serial"][slots])])
 
     def oldest(self, n: int) -> IntArray:
-        """Slots of the n oldest trajectories, or of all, oldest first; looks at the whole pool once in many calls."""
+        """Return the slots of the n oldest, or of all, oldest first; only a few calls scan the whole pool."""
         n = min(n, self.size)
         width = 2 * n
         while n:
@@ -86,7 +84,7 @@ class TrajectoryTable:
         return np.empty(0, np.int64)
 
     def _refill(self, n: int) -> None:
-        """Put the n oldest into the queue."""
+        """Fill the queue with the n oldest."""
         slots = self.live()
         serials = self.records["serial"][slots]
         first = np.argpartition(serials, n)[:n] if n < len(slots) else np.arange(len(slots))
@@ -94,13 +92,13 @@ class TrajectoryTable:
         self._queue = np.stack([serials[first], slots[first]], 1)
 
     def find(self, question: int, serial: int) -> int | None:
-        """The slot of a trajectory, or None if it has left."""
+        """Return the slot of a trajectory, or None if it has left."""
         slots = self.slots_of(question)
         found = slots[self.records["serial"][slots] == serial]
         return int(found[0]) if found.size else None
 
     def find_each(self, questions: IntArray, serials: IntArray) -> IntArray:
-        """Slots of trajectories, (n,).
+        """Return the slots of trajectories, (n,).
 
         Raises:
             ValueError: one of them is not stored.
@@ -113,7 +111,7 @@ class TrajectoryTable:
         return np.asarray(slots[np.arange(len(slots)), valid.argmax(1)])
 
     def older_than(self, step: int) -> IntArray:
-        """Slots of trajectories from before a step, oldest first; time grows with the pool."""
+        """Return the slots of trajectories from before a step, oldest first; time grows with the pool."""
         slots = self.live()
         slots = slots[self.records["step"][slots] < step]
         return np.asarray(slots[np.argsort(self.records["serial"][slots])])
@@ -121,11 +119,11 @@ class TrajectoryTable:
     # Changing ---------------------------------------------------------------------------------------------------
 
     def insert(self, stored: Stored) -> None:
-        """Add records of many at the end of all, and of their questions'."""
+        """Append records at the end of the pool, and of their questions."""
         self.link(self.stage(stored), stored.serial)
 
     def stage(self, stored: Stored) -> IntArray:
-        """Write records of n trajectories that do not count yet; return their slots, for `link` or `release`."""
+        """Write n records that do not count yet; return their slots, for `link` or `release`."""
         rows = np.zeros(len(stored.question), RECORD)
         for column in STORED:
             if column.name not in _HALVES:
@@ -139,7 +137,7 @@ class TrajectoryTable:
         return slots
 
     def link(self, slots: IntArray, serials: IntArray) -> None:
-        """Let records that were staged count, in this order, each at the end of its question's."""
+        """Make staged records count, in this order, each as the newest of its question."""
         if not (n := len(slots)):
             return
         self.records["serial"][slots] = serials
@@ -155,12 +153,12 @@ class TrajectoryTable:
         self.next_serial = int(serials[-1]) + 1
 
     def release(self, slots: IntArray) -> None:
-        """Give slots back that do not count: those of records that were staged in vain."""
+        """Free the slots of staged records that were not linked."""
         self.records["serial"][slots] = NONE
         self._free += slots.tolist()
 
     def remove(self, slots: IntArray) -> None:
-        """Take records out, each of its question's."""
+        """Remove records."""
         if not len(slots):
             return
         self.release(slots)
@@ -173,7 +171,7 @@ class TrajectoryTable:
         self.size -= len(slots)
 
     def measure(self, slots: IntArray, event: Measured) -> None:
-        """Write down what was measured, (n,) each; NaN leaves what was known, but for the entropy."""
+        """Store measured values, (n,) each; NaN keeps the previous value, except for the entropy."""
         if self._before is not None:
             self._before.append((slots, self.records[slots]))
         self.records["entropy_step"][slots] = event.step
@@ -186,7 +184,7 @@ class TrajectoryTable:
 
     @contextmanager
     def unmeasured(self) -> Iterator[None]:
-        """Forget what is measured inside."""
+        """Discard all measurements made inside this context."""
         before: list[tuple[IntArray, NDArray[Any]]] = []
         self._before = before
         try:
@@ -221,30 +219,30 @@ class TrajectoryTable:
     # What it was ------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """The records as arrays, (N,) each, oldest first, and `next_serial`, ()."""
+        """Return the records as arrays, (N,) each, oldest first, and `next_serial`, ()."""
         slots = self.in_order()
         kept: dict[str, NDArray[Any]] = {name: self.records[name][slots] for name in KEPT}
         return kept | {"next_serial": np.array(self.next_serial, np.int64)}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Become what another table was; this one must be empty."""
+        """Restore another table's snapshot into this one, which must be empty."""
         n = self._num_slots = len(snapshot["serial"])
         self.records = np.zeros(max(16, n), RECORD)
         for name in KEPT:
             self.records[name][:n] = snapshot[name]
-        for start in range(0, n, AT_ONCE):  # what is needed in between stays small
+        for start in range(0, n, AT_ONCE):  # temporary arrays stay small
             end = min(start + AT_ONCE, n)
             self.link(np.arange(start, end), snapshot["serial"][start:end])
         self.next_serial = int(snapshot["next_serial"])
 
 
 def half(values: Any) -> FloatArray:
-    """Numbers that float16 can hold: the nearest of them, and never infinite."""
+    """Round to the nearest finite float16 value."""
     return plain(np.clip(values, -HALF_MAX, HALF_MAX))
 
 
 def plain(values: Any) -> FloatArray:
-    """One zero and one NaN, as a log gives them back."""
+    """Normalise zeros and NaNs to the forms that a log returns."""
     values = np.asarray(values, np.float64) + 0.0
     return np.where(values == values, values, np.nan)
 

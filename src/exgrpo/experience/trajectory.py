@@ -1,5 +1,7 @@
-"""What flows between the rooms: `Trajectory`, a completion worth keeping, and `Group`, what a question's fresh
-completions were worth. Both are checked at birth, so that nothing behind this door has to check again.
+"""The two values that flow between the rooms: `Trajectory` and `Group`.
+
+A trajectory is a completion worth keeping; a group, the outcomes of a question's fresh completions. Both are checked at
+construction, so that later code need not check again.
 """
 
 import hashlib
@@ -67,7 +69,7 @@ class Trajectory:
             raise TrajectoryError(f"{who}: {problem}")
 
     def _problems(self) -> Iterator[str]:
-        """Yield what is not as it must be."""
+        """Yield a message for each violated constraint."""
         ids, logps, rewards, embedding = self.completion_ids, self.behaviour_logps, self.rewards, self.embedding
         if self.question < 0:
             yield "the index of a question must be 0 or more"
@@ -76,7 +78,7 @@ class Trajectory:
             yield f"completion_ids and behaviour_logps must be non-empty and of equal length, but have shapes {shapes}"
         if ids.min() < 0:
             yield f"completion_ids must be 0 or more, but hold {ids.min()}"
-        low, high = logps.min(), logps.max()  # NaN where one is
+        low, high = logps.min(), logps.max()  # NaN if any value is NaN
         if not (low > -np.inf and high <= 1e-3):
             yield f"behaviour_logps must be finite and at most 0, but range over [{low}, {high}]"
         if rewards.ndim != 1 or rewards.size == 0 or np.isinf(rewards).any():
@@ -99,18 +101,18 @@ class Trajectory:
 
     @property
     def digest(self) -> int:
-        """A hash of the token ids, 64 bits: two trajectories of a question with the same are one."""
+        """64-bit hash of the token ids: trajectories of a question with equal digests are duplicates."""
         return int.from_bytes(hashlib.blake2b(self.completion_ids.data, digest_size=8).digest(), "little")
 
     @property
     def measured_at(self) -> int:
-        """The optimizer step under whose policy the entropy was measured."""
+        """Optimizer step of the policy under which the entropy was measured."""
         return self.step if self.entropy_step is None else self.entropy_step
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """What the FRESH completions of one question were worth: `RIGHT`, `WRONG` or `UNSCORABLE` each.
+    """Outcomes of the FRESH completions of one question: `RIGHT`, `WRONG` or `UNSCORABLE` each.
 
     Args:
         question: index of the question.
@@ -150,7 +152,7 @@ class Group:
 
     @property
     def solved(self) -> bool:
-        """Every fresh completion is right; one that cannot be scored never lets a question be solved."""
+        """True if every fresh completion is right; an unscorable one prevents it."""
         return self.successes == self.outcomes.size
 
 

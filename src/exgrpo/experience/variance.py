@@ -1,5 +1,4 @@
-"""Which questions taught nothing of late: how many of their latest groups in a row had no variance, and since when they have
-not been asked."""
+"""Recent groups without variance: how many in a row each question has had, and since when it has not been asked."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +28,11 @@ class GroupVariance:
     def observe(
         self, questions: IntArray, successes: IntArray, scorable: IntArray, reward_std: FloatArray, generation: int
     ) -> None:
-        """Take in fresh groups, (n,) each; one with fewer than two scorable completions says nothing of variance."""
+        """Update from fresh groups, (n,) each; ignore those with fewer than two scorable completions."""
         self.asked_at[questions], self.skips[questions] = generation, 0
         solved = successes == scorable
-        alike = np.where(np.isnan(reward_std), solved | (successes == 0), reward_std == 0)
-        z = np.where(alike, np.abs(self.streak[questions]) + 1, 0)
+        equal = np.where(np.isnan(reward_std), solved | (successes == 0), reward_std == 0)
+        z = np.where(equal, np.abs(self.streak[questions]) + 1, 0)
         told = scorable > 1
         self.streak[questions[told]] = np.where(solved, z, -z)[told]
 

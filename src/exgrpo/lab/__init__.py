@@ -1,1 +1,1 @@
-"""Experiments whose figures can be trusted: paired arms on equal budgets, from a study file to tables and pictures."""
+"""Experiments with paired arms on equal budgets, from a study file to tables and pictures."""

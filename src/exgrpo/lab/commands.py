@@ -1,4 +1,4 @@
-"""`exgrpo lab`: run a study of the tiny policy, and make tables and pictures of what came of it."""
+"""`exgrpo lab`: run a study, and make tables and pictures of its results."""
 
 import argparse
 import os
@@ -24,19 +24,19 @@ DEFAULT_FOLDER = Path("exgrpo-lab")
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="exgrpo lab",
-        description="Paired experiments on the built-in tiny policy: arms on equal budgets, seed by seed, from a study file to "
-        "tables with intervals. docs/evidence.md shows what came of ours.",
+        description="Run paired experiments on the built-in tiny policy: arms on equal budgets, seed by seed, from a study "
+        "file to tables with intervals. docs/evidence.md shows our own.",
     )
     commands = parser.add_subparsers(dest="action", required=True, metavar="run | report")
     run = commands.add_parser(
         "run",
-        help="run what of a study has not been run yet",
-        description="Run a study. Finished runs are kept one by one: a study that was interrupted goes on where it was, and "
-        "ends with the same results.jsonl as one that was not.",
+        help="run a study, or what is left of it",
+        description="Run a study. Finished runs are kept one by one: an interrupted study resumes and ends with the same "
+        "results.jsonl.",
     )
     run.add_argument("study", type=Path, metavar="STUDY.yaml", help="settings, arms and seeds; docs/lab.md shows one")
     run.add_argument(
-        "--output_dir", type=Path, help=f"for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
+        "--output_dir", type=Path, help=f"folder for the results (default: {DEFAULT_FOLDER}/ and the study's name)"
     )
     run.add_argument(
         "--jobs",
@@ -50,24 +50,26 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="KEY",
-        help="runs to make, as setting/arm/seed; * and ? stand for anything",
+        help="run only these, as setting/arm/seed; * and ? are wildcards",
     )
-    run.add_argument("--short", action="store_true", help="one seed, a few steps: whether it runs, and nothing else")
-    run.add_argument("--discard_changed", action="store_true", help="run those again whose options have changed since")
-    run.add_argument("--dry_run", action="store_true", help="say what would run, and how long it takes")
-    report = commands.add_parser("report", help="tables and pictures of a study's results")
+    run.add_argument("--short", action="store_true", help="one seed and a few steps, to see that it runs")
+    run.add_argument("--discard_changed", action="store_true", help="run again those whose options have changed")
+    run.add_argument("--dry_run", action="store_true", help="print what would run and how long it takes, and stop")
+    report = commands.add_parser("report", help="make tables and pictures of a study's results")
     report.add_argument(
         "folder",
         type=Path,
         metavar="STUDY.yaml | DIR",
         help=f"the study, or where its results are if not in {DEFAULT_FOLDER}/",
     )
-    report.add_argument("--output_dir", type=Path, help="for report.md and the pictures (default: beside the results)")
+    report.add_argument(
+        "--output_dir", type=Path, help="folder for report.md and the pictures (default: beside the results)"
+    )
     return parser
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     require("trl", "trl", "The lab")
     require("rich", "report", "The lab")
@@ -124,7 +126,7 @@ def _recipe_seconds(study: Study, cells: Sequence[Cell], folder: Path) -> float:
 
 
 def _tokens(cell: Cell) -> float:
-    """Completion tokens that a cell generates for training, and for its evaluations a fifth of their cost."""
+    """Estimate the tokens of a cell: generated for training, and for evaluations at a fifth of the cost."""
     from ..tasks import Family, get_task
     from .studies.regime import tokens_of
 

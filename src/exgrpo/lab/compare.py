@@ -37,68 +37,71 @@ examples:
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="exgrpo compare",
-        description="Train a recipe of exgrpo train with several presets and seeds, on equal budgets, and compare them on "
-        "held-out questions. Says what it costs before it starts; started again, it goes on where it was. With fewer than "
-        "5 seeds there are no intervals.",
+        description="Train a recipe with several presets and seeds on equal budgets, and compare them on held-out questions. "
+        "Prints the cost before it starts; started again, it resumes. Fewer than 5 seeds give no intervals.",
         epilog=EPILOG,
     )
     add = parser.add_argument
     add(
         "recipe",
         metavar="RECIPE.yaml",
-        help="what exgrpo train takes, with held-out questions (eval_dataset, eval_split)",
+        help="a recipe of exgrpo train with held-out questions (eval_dataset, eval_split)",
     )
     add(
         "--presets", nargs="+", required=True, metavar="PRESET",
-        help="what to compare, the first is the baseline; with options, in quotes: \"exgrpo replay_share=0.25\"",
+        help="presets to compare, the baseline first; with options in quotes: \"exgrpo replay_share=0.25\"",
     )  # fmt: skip
     add(
         "--learning_rates", nargs="+", type=between(0.0), default=[], metavar="RATE",
         help="train each preset at each of these; the report compares presets each at its own best (default: the recipe's)",
     )  # fmt: skip
-    add("--seeds", type=at_least(1), default=1, metavar="N", help="how often (default: 1)")
-    add("--first_seed", type=at_least(0), default=0, metavar="S", help="the first of them (default: 0)")
+    add("--seeds", type=at_least(1), default=1, metavar="N", help="number of seeds (default: 1)")
+    add("--first_seed", type=at_least(0), default=0, metavar="S", help="first seed (default: 0)")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--tokens", type=between(1), metavar="N", help="generated completion tokens of each run")
-    budget.add_argument("--steps", type=at_least(1), metavar="N", help="optimizer steps of each run")
+    budget.add_argument("--tokens", type=between(1), metavar="N", help="generated completion tokens per run")
+    budget.add_argument("--steps", type=at_least(1), metavar="N", help="optimizer steps per run")
     budget.add_argument(
         "--hours", type=between(0), metavar="H",
-        help="hours of training of each run (default: the tokens that max_steps of the recipe generate on-policy)",
+        help="hours of training per run (default budget: the tokens that the recipe's max_steps generate on-policy)",
     )  # fmt: skip
     sizes = parser.add_argument_group("held-out questions")
-    sizes.add_argument("--eval_questions", type=at_least(1), metavar="N", help="at most (default: 256)")
-    sizes.add_argument("--num_samples", type=at_least(1), metavar="K", help="completions of each (default: 4)")
-    sizes.add_argument("--eval_temperature", type=between(0.0), metavar="T", help="of them (default: 1)")
-    sizes.add_argument("--evaluations", type=at_least(1), metavar="N", help="of a run, over its budget (default: 6)")
+    sizes.add_argument("--eval_questions", type=at_least(1), metavar="N", help="most questions (default: 256)")
+    sizes.add_argument("--num_samples", type=at_least(1), metavar="K", help="completions per question (default: 4)")
+    sizes.add_argument("--eval_temperature", type=between(0.0), metavar="T", help="sampling temperature (default: 1)")
+    sizes.add_argument("--evaluations", type=at_least(1), metavar="N", help="evaluations per run (default: 6)")
     sizes.add_argument(
         "--eval_batch", type=at_least(1), metavar="N", help="completions generated at once (default: 256)"
     )
-    add("--output_dir", type=Path, help=f"for results and report (default: {DEFAULT_FOLDER}/ and the recipe's name)")
+    add(
+        "--output_dir",
+        type=Path,
+        help=f"folder for results and report (default: {DEFAULT_FOLDER}/ and the recipe's name)",
+    )
     add("--jobs", type=at_least(1), default=1, metavar="J", help="runs at the same time (default: 1)")
     add(
         "--only",
         nargs="+",
         default=[],
         metavar="KEY",
-        help="runs to make, as recipe/preset/seed; * stands for anything",
+        help="run only these, as recipe/preset/seed; * is a wildcard",
     )
-    add("--dry_run", action="store_true", help="say what would run and what it costs, and stop")
-    add("--discard_changed", action="store_true", help="run those again whose options have changed since")
+    add("--dry_run", action="store_true", help="print what would run and what it costs, and stop")
+    add("--discard_changed", action="store_true", help="run again those whose options have changed")
     add(
         "--emit",
         choices=("shell", "slurm"),
-        help="write a script that makes the runs one by one, instead of running them",
+        help="write a script of one command per run, instead of running them",
     )
     add(
         "--launcher", metavar="COMMAND",
-        help="in front of each run of that script, for several processes: \"accelerate launch --num_processes 8 -m\"",
+        help="launcher of each run in that script: \"accelerate launch --num_processes 8 -m\"",
     )  # fmt: skip
     add("--run", metavar="KEY", help=argparse.SUPPRESS)  # what such a script calls
     return parser
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     require("trl", "trl", "A comparison")
     require("rich", "report", "A comparison")
@@ -134,7 +137,7 @@ def _study(
 def _raw(
     args: argparse.Namespace, recipe: Mapping[str, Any], budget: Mapping[str, float], cost: Probe | None
 ) -> dict[str, Any]:
-    """The study's dictionary, as a file of `exgrpo lab run` would hold it."""
+    """Return the study's dictionary, as a file of `exgrpo lab run` would hold it."""
     name = Path(args.recipe).stem
     setting: dict[str, Any] = {"recipe": dict(recipe), "budget": dict(budget)}
     setting |= {size: getattr(args, size) for size in SIZES if getattr(args, size) is not None}
@@ -158,7 +161,7 @@ def _raw(
 
 
 def _arm(text: str) -> tuple[str, dict[str, Any]]:
-    """`exgrpo replay_share=0.25` as an arm of that name."""
+    """Read `exgrpo replay_share=0.25` as an arm of that name."""
     import yaml
 
     preset, *options = shlex.split(text)
@@ -183,7 +186,7 @@ def _is_tiny(recipe: Mapping[str, Any]) -> bool:
 
 
 def _needs_probe(args: argparse.Namespace, recipe: Mapping[str, Any]) -> bool:
-    """Whether the budget itself follows from a probe."""
+    """Return whether the budget itself follows from a probe."""
     return not _given(args) and not _is_tiny(recipe)
 
 
@@ -249,7 +252,7 @@ def _run(
 
 
 def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Probe, jobs: int) -> str:
-    """What will run and how long it takes, in words."""
+    """Say what will run and how long it takes."""
     seconds = sum(map(cost.seconds, todo)) / min(jobs, max(1, len(todo)))
     [(kind, size)] = study.settings[0].regime.budget_of.items()  # type: ignore[union-attr]
     what = f"the tokens of {size:g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"
@@ -281,7 +284,7 @@ def _emit(args: argparse.Namespace, study: Study, argv: Sequence[str]) -> int:
 
 
 def _run_alone(study: Study, key: str, results: Results) -> int:
-    """Make one run in this process, or in those of its launcher; the main one keeps it in a file of its own."""
+    """Run one cell in this process, or in those of its launcher; the main one stores it in a file."""
     from .studies.arm import set_up_worker
     from .studies.cells import run_cell
 

@@ -36,7 +36,7 @@ def run_arm(preset: str, seed: int = 0, regime: Regime | None = None, **argument
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared with what, and how often."""
+    """The arms and seeds of a demo."""
 
     presets: tuple[str, ...] = DEMO_PRESETS
     regime: Regime = REGIMES["chains"]
@@ -52,7 +52,7 @@ class Comparison:
                 )
 
     def jobs(self) -> list[Job]:
-        """Every seed's start, and after it the seed's arms."""
+        """List every seed's start, and after it the seed's arms."""
         jobs = []
         for seed in self.seeds:
             common = {"seed": seed, "regime": self.regime}
@@ -113,8 +113,8 @@ class _Formatter(Formatter):
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="exgrpo demo",
-        description="Train several presets on a tiny policy that is built in, from one start and with one budget of generated "
-        "tokens, and compare them on held-out questions. No download, no GPU; some minutes on two cores.",
+        description="Train several presets on a built-in tiny policy, from one start and with one budget of generated tokens, "
+        "and compare them on held-out questions. No download, no GPU; some minutes on two cores.",
         formatter_class=_Formatter,
     )
     add = parser.add_argument
@@ -122,9 +122,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--output_dir",
         type=Path,
         default=Path("exgrpo-demo"),
-        help="for results.json, the pictures, the page and the runs' experience",
+        help="folder for results, pictures, page and experience",
     )
-    add("--task", choices=list(REGIMES), default="chains", help="family of questions, with the sizes that suit it")
+    add("--task", choices=list(REGIMES), default="chains", help="family of questions")
     add(
         "--presets",
         nargs="+",
@@ -133,32 +133,40 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="PRESET",
         help=f"what to compare, of {', '.join(PRESETS)}; differences are to the first (default: {' '.join(DEMO_PRESETS)})",
     )
-    add("--seed", type=int, default=0, metavar="S", help="of questions, warm-up and training; the first, with --seeds")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="seed of questions, warm-up and training; the first one with --seeds",
+    )
     add(
         "--seeds",
         type=at_least(1),
         default=1,
         metavar="N",
-        help="seeds; 5 and more give intervals of paired differences",
+        help="number of seeds; 5 or more give intervals",
     )
     add("--jobs", type=at_least(1), default=min(2, os.cpu_count() or 1), metavar="J", help="processes, one thread each")
     sizes = parser.add_argument_group("sizes", "By default the task's own.")
     for name, text in (
-        ("steps", "on-policy steps whose generated tokens every preset gets"),
+        ("steps", "budget of every preset, in on-policy steps' worth of tokens"),
         ("train_questions", "training questions"),
         ("eval_questions", "held-out questions"),
-        ("questions_per_step", "questions a step"),
-        ("num_generations", "completions a question"),
-        ("evaluations", "held-out evaluations of an arm"),
-        ("warm_up_batches", "supervised steps before the start"),
+        ("questions_per_step", "questions per step"),
+        ("num_generations", "completions per question"),
+        ("evaluations", "held-out evaluations per preset"),
+        ("warm_up_batches", "supervised steps before training"),
     ):
         sizes.add_argument(f"--{name}", type=at_least(1), default=argparse.SUPPRESS, metavar="N", help=text)
-    sizes.add_argument("--learning_rate", type=float, default=argparse.SUPPRESS, metavar="X", help="constant")
+    sizes.add_argument(
+        "--learning_rate", type=float, default=argparse.SUPPRESS, metavar="X", help="learning rate, constant"
+    )
     return parser  # fmt: skip
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = make_parser().parse_args(argv)
     require("trl", "trl", "The demo")
     require("rich", "report", "The demo")
@@ -204,7 +212,10 @@ def _headline(comparison: Comparison) -> str:
 
 
 def differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of every preset to the first, paired by seed, with intervals; empty where there are too few seeds."""
+    """Return every preset's difference to the first, paired by seed, with intervals.
+
+    Empty where there are too few seeds.
+    """
     from ..evaluation.paired import MIN_PAIRS, paired_difference
 
     if len(results["seeds"]) < MIN_PAIRS:
@@ -232,7 +243,7 @@ def differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def summary(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Table rows: the start, then each preset; means over the seeds."""
+    """Return table rows: the start, then each preset; means over the seeds."""
     pass_k = f"Pass@{results['regime']['num_samples']}"
     k = f"pass_at_{results['regime']['num_samples']}"
     rows = [
@@ -294,7 +305,7 @@ def _report(results: Mapping[str, Any], output_dir: Path, console: Any) -> None:
 
 
 def _clear(comparison: Comparison) -> None:
-    """Remove what an earlier demo left where the runs keep their experience: a log that is there would be gone on with."""
+    """Remove an earlier demo's logs, which the runs would otherwise continue."""
     for preset in comparison.presets:
         assert comparison.keep is not None
         for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", METRICS):
@@ -302,7 +313,7 @@ def _clear(comparison: Comparison) -> None:
 
 
 def _page(results: Mapping[str, Any], output_dir: Path) -> Path:
-    """Write the page of the runs of the first seed, those that replay before the others, held-out figures among the rest."""
+    """Write the page of the first seed's runs, those that replay before the others, with held-out figures."""
     from ..view.page import write_page
     from ..view.run import Run
 
@@ -319,7 +330,7 @@ def _page(results: Mapping[str, Any], output_dir: Path) -> Path:
 
 
 def _add_held_out(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
-    """Put held-out figures into the rows of a training log, as the host logs those of its own evaluations."""
+    """Add held-out figures to the rows of a training log, as the host logs its own evaluations."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rows += [{"step": point["step"], "eval_pass_at_1": point["pass_at_1"]} for point in curve]
     rows.sort(key=lambda row: (row["step"], "eval_pass_at_1" in row))

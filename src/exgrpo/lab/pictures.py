@@ -16,7 +16,7 @@ TIERS = (  # key of the log, label, colour from dark (hard) to light (easy)
 
 
 def draw(results: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes the pictures of a comparison; the second only where something was replayed. Returns their paths."""
+    """Draw the pictures of a comparison, the second only where something was replayed; return their paths."""
     paths = [
         plot_curves(
             {preset: _curve(results, preset) for preset in results["presets"]},
@@ -42,7 +42,7 @@ def _curve(results: Mapping[str, Any], preset: str) -> list[Mapping[str, Any]]:
 
 
 def draw_buffer(arms: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """A panel an arm: questions with a stored success by how hard they are now, and the share of replayed groups."""
+    """Draw a panel for each arm: questions with a stored success by difficulty, and the share of replayed groups."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

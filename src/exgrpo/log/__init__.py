@@ -3,7 +3,7 @@
 from .connection import FILE_NAME, PRIVATE_NAME, log_in
 from .reader import LogReader
 from .rebuild import rebuild
-from .records import Branch, Position, Provenance, QuestionFacts, Questions
+from .records import Branch, Position, Provenance, QuestionRecord, Questions
 from .store import StoredTrajectories
 from .writer import LogWriter
 
@@ -15,7 +15,7 @@ __all__ = [
     "LogWriter",
     "Position",
     "Provenance",
-    "QuestionFacts",
+    "QuestionRecord",
     "Questions",
     "StoredTrajectories",
     "log_in",

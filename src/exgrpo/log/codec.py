@@ -43,7 +43,7 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
             "observation",
             ("generation", "step", "question", "successes", "scorable", "unscorable", "replayed", "reward_std"),
         ),
-        Replayed: ("replay", ("generation", "step", "question", "serial", "moment", "age", "entropy")),
+        Replayed: ("replay", ("generation", "step", "question", "serial", "stage", "age", "entropy")),
         Continued: (
             "continuation",
             (
@@ -66,12 +66,12 @@ _TABLES: Mapping[type[Event], tuple[str, tuple[str, ...]]] = MappingProxyType(
         Evicted: ("eviction", ("generation", "step", "question", "serial", "reason")),
     }
 )
-"""Of each kind of event its table, and what stands in the columns after `branch`; `Admitted` has none."""
+"""The table of each kind of event, and the attributes in its columns after `branch`; `Admitted` has none."""
 _NUMBERS = {"fraction", "reward_std", "log_ratio", "ess", *MEASURED}
 
 
 def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[str, Iterator[tuple[Any, ...]]]:
-    """The table of an event, and the values of its rows from the column after `branch` on.
+    """Return the table of an event, and the values of its rows from the column after `branch` on.
 
     Args:
         event: what happened, once or to many; not `Admitted` or `Stored`.
@@ -86,7 +86,7 @@ def rows_of(event: Event, log: Numbering, generation: int, step: int) -> tuple[s
 
 
 def _values(name: str, given: Any, n: int, log: Numbering) -> Sequence[Any]:
-    """A column of n values as a log holds them."""
+    """Return a column of n values as a log stores them."""
     many = given.tolist() if isinstance(given, np.ndarray) else given if isinstance(given, tuple) else [given] * n
     if name == "question":
         return [log.number_of(question) for question in many]
@@ -98,7 +98,7 @@ def _values(name: str, given: Any, n: int, log: Numbering) -> Sequence[Any]:
 
 
 def to_sql(column: Column, values: Sequence[Any]) -> list[Any]:
-    """A column of trajectories as a log holds it."""
+    """Convert a column of trajectories to the log's values."""
     if column.nullable:
         return [null(value) for value in values]
     if column.numpy == "?":
@@ -107,7 +107,7 @@ def to_sql(column: Column, values: Sequence[Any]) -> list[Any]:
 
 
 def from_sql(column: Column, value: Any) -> Any:
-    """A value of a column of trajectories, as it was before `to_sql`."""
+    """Convert a log's value back, the inverse of `to_sql`."""
     if column.nullable:
         return nan(value)
     if column.numpy == "?":
@@ -116,7 +116,7 @@ def from_sql(column: Column, value: Any) -> Any:
 
 
 def event_of(table: str, values: Sequence[Any]) -> Event | None:
-    """What happened, from the values of a row without `seq` and `crc`; None for the state of a planner."""
+    """Return the event of a row without `seq` and `crc`; None for the state of a planner."""
     if table == "generation":
         return Planned(*values[1:])
     if table == "observation":
@@ -125,8 +125,8 @@ def event_of(table: str, values: Sequence[Any]) -> Event | None:
     if table == "trajectory":
         return _stored(values)
     if table == "replay":
-        _, generation, step, question, number, moment, age, entropy = values
-        return Replayed(generation, step, question, number & SERIAL_MASK, moment, age, nan(entropy))
+        _, generation, step, question, number, stage, age, entropy = values
+        return Replayed(generation, step, question, number & SERIAL_MASK, stage, age, nan(entropy))
     if table == "continuation":
         _, generation, step, question, number, length, successes, scorable, unscorable, fraction = values
         counts = (length, successes, scorable, unscorable)
@@ -156,7 +156,7 @@ _ID, _PLACES = _OF_TRAJECTORY.index("id"), [(column, _OF_TRAJECTORY.index(column
 
 
 def null(value: float) -> float | None:
-    value = float(value) + 0.0  # SQLite knows no negative zero
+    value = float(value) + 0.0  # SQLite has no negative zero
     return None if math.isnan(value) else value
 
 
@@ -165,5 +165,5 @@ def nan(value: float | None) -> float:
 
 
 def signed(number: int) -> int:
-    """64 bits as SQLite's integers hold them."""
+    """Return 64 bits as an SQLite integer."""
     return number - (1 << 64) if number >> 63 else number

@@ -1,4 +1,4 @@
-"""What a commit writes: facts as they were gathered, which become rows, bytes and checksums when they are written."""
+"""One commit: records gathered in memory become rows, bytes and checksums when written."""
 
 import json
 import sqlite3
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 @dataclass
 class Commit:
-    """All that one transaction writes. Nothing of it changes any more once it is handed to who writes it.
+    """The content of one transaction; it no longer changes once it is handed to the writer.
 
     Args:
         rows: of each table its rows in order, without their checksums; those of `trajectory` follow from `kept`.
@@ -53,12 +53,12 @@ class Commit:
         self.rows.setdefault(table, []).append(row)
 
     def finished(self, state: tuple[Any, ...], snapshot: bytes | None, durable: bool) -> "Commit":
-        """This, ended by the state that it led to; this one stays as it is, to be tried again."""
+        """Return a copy that ends with the given state; this one stays as it is, to be tried again."""
         at = None if snapshot is None else (state[0], snapshot)
         return Commit(self.rows | {"state": [state]}, self.kept, at, durable)
 
     def write(self, connection: sqlite3.Connection, logp_dtype: np.dtype[Any]) -> None:
-        """Into the transaction that is open.
+        """Write into the open transaction.
 
         Args:
             connection: to the log.
@@ -95,7 +95,7 @@ class Commit:
 
 
 def _rows_of(kept: Sequence[Kept]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the table `trajectory`, without their checksums."""
+    """Yield rows of the table `trajectory`, without their checksums."""
     trajectories = [one.trajectory for one in kept]
     stored = Stored.of(np.array([one.serial for one in kept]), trajectories)
     found = {column.name: to_sql(column, getattr(stored, column.name).tolist()) for column in STORED}

@@ -1,4 +1,4 @@
-"""Opening the file: who may write, what is refused, and what SQLite's errors mean to a user."""
+"""Connections to a log: who may write, what is refused, and SQLite's errors in the user's terms."""
 
 import contextlib
 import itertools
@@ -38,24 +38,24 @@ PATIENCE = 300.0
 ATTEMPTS = 5
 """To copy a log while nobody writes to it."""
 PRIVATE_NAME = "_experience.db"
-"""Where a run's folder is pushed to the hub: the hosts leave out what begins with an underscore."""
+"""File name of a log whose folder is pushed to the hub: the hosts leave out names with a leading underscore."""
 
 
 def log_in(folder: Path) -> Path:
-    """The log of a run's folder; where there is none yet, its usual place."""
+    """Return the log of a run's folder; where there is none yet, its usual place."""
     private = folder / PRIVATE_NAME
     return private if private.is_file() and not (folder / FILE_NAME).is_file() else folder / FILE_NAME
 
 
 @contextlib.contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """What the file system says against a path itself: too long, in a circle of links, of nobody's home."""
+    """Translate the file system's errors about a path itself: too long, a loop of links, an unknown home."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, ExperienceLogError):
             raise
-        raise ExperienceLogError(f"{path} is no path that can be used ({error}). Give another one.") from error
+        raise ExperienceLogError(f"{path} is not a usable path ({error}). Use another one.") from error
 
 
 def now() -> str:
@@ -76,7 +76,7 @@ def name_of(error: Exception) -> str:
 
 @contextlib.contextmanager
 def explained(path: Path, doing: str) -> Iterator[None]:
-    """SQLite's errors as ours: what happened to which file, and what to do."""
+    """Translate SQLite's errors: which file, what happened, and what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -116,12 +116,13 @@ def explained(path: Path, doing: str) -> Iterator[None]:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
             raise  # a fault of this package
         raise ExperienceLogError(
-            f"{path}: SQLite failed while {doing} ({error}{f', {name}' * bool(name)}). That is no damage: what was committed "
+            f"{path}: SQLite failed while {doing} ({error}{f', {name}' * bool(name)}). The log is not damaged: what "
+            "was committed "
             "before is safe. Try again, or resume from the last checkpoint."
         ) from error
-    except MemoryError as error:  # how Python tells of SQLite's
+    except MemoryError as error:  # how Python reports SQLite's
         raise _no_memory(path, doing) from error
-    except (UnicodeDecodeError, OverflowError) as error:  # bytes that are no text, or no length
+    except (UnicodeDecodeError, OverflowError) as error:  # bytes that are not text, or have no length
         raise damaged(path, f"{error} while {doing}") from error
 
 
@@ -141,7 +142,7 @@ def damaged(path: Path, what: str) -> DamagedLogError:
 
 
 def connect(path: Path, write: bool = False) -> sqlite3.Connection:
-    """A connection to an existing log of a known schema.
+    """Return a connection to an existing log of a known schema.
 
     Raises:
         ExperienceLogError: no such file, another kind of file, or a schema of another version.
@@ -165,7 +166,7 @@ def _checked(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _open(path: Path, how: str, timeout: float = 30) -> sqlite3.Connection:
-    """how: the part of an address behind its question mark."""
+    """Open a connection; how: the query part of the SQLite address."""
     address = f"{path.resolve().as_uri()}?{how}"
     return sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout, check_same_thread=False)
 
@@ -173,7 +174,7 @@ def _open(path: Path, how: str, timeout: float = 30) -> sqlite3.Connection:
 # Writing ----------------------------------------------------------------------------------------------------------------
 
 SYNCHRONOUS = {WAL: ("NORMAL", "FULL"), ROLLBACK: ("FULL", "EXTRA"), UNLOCKED: ("FULL", "EXTRA")}
-"""Of each journal what keeps an ordinary commit whole, and what also puts it on the disk."""
+"""SQLite's setting for each journal: for an ordinary commit, and for one that must reach the disk."""
 
 
 def _to_write(path: Path) -> sqlite3.Connection:
@@ -214,7 +215,7 @@ def _with_journal(path: Path, journal: str) -> sqlite3.Connection:
 
 
 def synchronous_of(connection: sqlite3.Connection) -> tuple[str, str]:
-    """As in `SYNCHRONOUS`, of an open log."""
+    """Return an open log's setting, as in `SYNCHRONOUS`."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     return SYNCHRONOUS[WAL if journal == "wal" else ROLLBACK]
 
@@ -223,11 +224,13 @@ def synchronous_of(connection: sqlite3.Connection) -> tuple[str, str]:
 
 
 def _to_read(path: Path) -> sqlite3.Connection:
-    """A connection to the log itself; or to a copy of it, where the log cannot be read in its place, or is kept with a
-    rollback journal and being written: a reader would hold its writer up."""
+    """Connect to a log, or to a copy of it where it cannot be read in place.
+
+    A copy serves too where the log has a rollback journal and is being written: a reader would block its writer.
+    """
     beside = [path.with_name(path.name + end) for end in JOURNAL_ENDS]
     is_whole = not any(other.exists() and other.stat().st_size for other in beside)
-    if lock_error(path.parent) is not None:  # known at once, not after `timeout`
+    if lock_error(path.parent) is not None:  # report at once, not after `timeout`
         return _checked(path, _copy_of_files(path))
     try:
         if is_whole and not os.access(path.parent, os.W_OK) and not Path(f"{path}.owner").exists():
@@ -255,7 +258,7 @@ def _to_read(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _room_for_a_copy(path: Path) -> Iterator[Path]:
-    """A temporary folder; what the disk says against a copy there is not said of the log."""
+    """Provide a temporary folder, whose disk errors are not blamed on the log."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -271,14 +274,14 @@ def _room_for_a_copy(path: Path) -> Iterator[Path]:
 
 
 def _of_our_own(path: Path) -> sqlite3.Connection:
-    """To a temporary file that nobody else opens, and that stays open beyond its name."""
+    """Connect to a temporary file that nobody else opens, and that is unlinked while open."""
     connection = _open(path, "vfs=unix-none" if os.name == "posix" else "mode=rwc")
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     return connection
 
 
 def _copy_of_files(path: Path) -> sqlite3.Connection:
-    """Of a log with all that lies beside it, once nobody has written to it meanwhile."""
+    """Copy a log with all files beside it, until nobody writes to it meanwhile, and connect to the copy."""
     beside = [path, *(path.with_name(path.name + end) for end in JOURNAL_ENDS)]
 
     def state() -> list[tuple[int, int] | None]:
@@ -300,7 +303,9 @@ def _copy_of_files(path: Path) -> sqlite3.Connection:
             )
         copy = _of_our_own(folder / path.name)
         try:
-            copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all in one file, which stays open beyond its name
+            copy.execute(
+                "PRAGMA journal_mode = DELETE"
+            ).fetchone()  # all in one file, which stays open after it is unlinked
         except BaseException:
             copy.close()
             raise
@@ -313,11 +318,11 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
     if path.stat().st_size == 0:
         raise damaged(path, "the file is empty")
     if application != schema.APPLICATION_ID:
-        raise ExperienceLogError(f"{path} is a SQLite database, but no experience log of exgrpo.")
+        raise ExperienceLogError(f"{path} is a SQLite database, but not an experience log of exgrpo.")
     if version > schema.SCHEMA_VERSION:
         needs = connection.execute("SELECT value FROM meta WHERE key = 'needs'").fetchone()
         raise ExperienceLogError(
-            f"{path} has schema {version}; this exgrpo reads schemas up to {schema.SCHEMA_VERSION}. Install exgrpo "
+            f"{path} has schema {version}; this version of exgrpo reads schemas up to {schema.SCHEMA_VERSION}. Install exgrpo "
             f"{'of a later version' if needs is None else needs[0] + ' or later'}."
         )
     if 1 <= version < min(schema.READABLE):
@@ -325,7 +330,7 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} has schema {version}, which a development version of exgrpo wrote; this one reads schemas "
             f"{' and '.join(map(str, schema.READABLE))}. Nothing was changed. Export it with the version that wrote it "
             "(exgrpo experience "
-            "export), and take that over here (experience_from=DIR, or exgrpo experience import RUN DIR); or start anew, with "
+            "export), and import that here (experience_from=DIR, or exgrpo experience import RUN DIR); or start over, with "
             "another output_dir or experience_log."
         )
 
@@ -334,8 +339,9 @@ JOURNAL_ENDS = ("-wal", "-journal")
 
 
 def put_in_place(beside: Path, path: Path) -> None:
-    """A whole new log becomes `path`. What lies there is renamed, with its journals: nobody's experience is overwritten, and a
-    journal that another log left would be taken for the new one's own.
+    """Rename a finished new log to `path`, and first what lies there, with its journals, to another name.
+
+    Nobody's experience is overwritten, and a journal of another log is not taken for the new one's.
 
     Raises:
         ExperienceLogError: the new log is not whole: a part of it is in a journal still.
@@ -358,7 +364,7 @@ def put_in_place(beside: Path, path: Path) -> None:
 
 
 def _free_name(path: Path) -> str:
-    """Under which a log can be kept beside another, with its journals."""
+    """Return a free name for a log beside another, with its journals."""
     for number in itertools.count(1):
         name = f"{path.name}.left-behind{f'-{number}' * (number > 1)}"
         if not any(path.with_name(f"{name}{end}").exists() for end in ("", *JOURNAL_ENDS)):
@@ -367,8 +373,8 @@ def _free_name(path: Path) -> str:
 
 
 def create(path: Path) -> sqlite3.Connection:
-    """A new log, made by who holds its lock; a crash on the way leaves either nothing that counts as one, or a whole one."""
-    for leftover in path.parent.glob(f".{path.name}.new-*"):  # of a process that was killed here
+    """Create a new log, while holding its lock; a crash leaves either nothing that counts as a log, or a whole one."""
+    for leftover in path.parent.glob(f".{path.name}.new-*"):  # left by a killed process of this machine
         leftover.unlink(missing_ok=True)
     beside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
     with explained(path, "creating it"):
@@ -386,7 +392,7 @@ def create(path: Path) -> sqlite3.Connection:
 
 
 class Owner(NamedTuple):
-    """Who writes a log: what its lock says of itself."""
+    """The writer of a log, as its lock file describes it."""
 
     pid: int
     host: str
@@ -394,7 +400,7 @@ class Owner(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it died here without a word."""
+        """True if it died on this machine without releasing the log."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -407,7 +413,7 @@ class Owner(NamedTuple):
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Who says that it writes a log; None where nobody does, or nobody can tell."""
+    """Return who claims to write a log; None where nobody does, or nobody can tell."""
     try:
         owner = json.loads(Path(f"{path}.owner").read_text(encoding="utf-8"))
         return Owner(int(owner["pid"]), str(owner["host"]), str(owner["since"]))
@@ -423,7 +429,7 @@ class WriterLock:
         self._lock = filelock.FileLock(f"{path}.lock", thread_local=False)
 
     def acquire(self) -> None:
-        """Take it at once, or refuse with the holder's pid and host."""
+        """Acquire the lock at once, or refuse with the holder's pid and host."""
         try:
             self._take()
         except (OSError, NotImplementedError) as error:

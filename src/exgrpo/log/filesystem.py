@@ -1,4 +1,4 @@
-"""On what a log lies, and which of SQLite's journals works there.
+"""The file system that a log lies on, and the SQLite journal that works there.
 
 A write-ahead log needs memory that processes share through a file, and locks on that file: network and cluster file systems
 may give neither. A rollback journal needs locks on the log alone; where there are none of these either, SQLite's are left
@@ -21,7 +21,7 @@ WAL, ROLLBACK, UNLOCKED = JOURNALS = ("wal", "rollback", "unlocked")
 """A write-ahead log; a rollback journal; a rollback journal without SQLite's locks."""
 
 VARIABLE = "EXGRPO_LOG_JOURNAL"
-"""An environment variable that decides in place of what is found here."""
+"""Environment variable that overrides the detection here."""
 
 SHARED = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
@@ -32,7 +32,7 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 def kind_of(path: Path) -> str:
-    """The kind of file system that a file lies on, or will lie on; empty where that cannot be told."""
+    """Return the kind of file system that a file lies on, or will lie on; empty where unknown."""
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -41,19 +41,19 @@ def kind_of(path: Path) -> str:
     for line in lines:
         _, mount, found, *_ = line.split(" ")
         mount = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), mount)
-        if place.is_relative_to(mount) and len(mount) >= length:  # what was mounted later covers what was before
+        if place.is_relative_to(mount) and len(mount) >= length:  # later mounts cover earlier ones
             kind, length = found, len(mount)
     return kind
 
 
 def is_shared(path: Path) -> bool:
-    """Whether a file lies on a network or cluster file system, or on one that a program makes up."""
+    """Return whether a file lies on a network or cluster file system, or on one in user space."""
     kind = kind_of(path)
     return kind in SHARED or (kind.startswith("fuse") and kind != "fuseblk")
 
 
 def lock_error(folder: Path) -> OSError | None:
-    """Why files in a folder cannot be locked; None if they can, or if it cannot be tried."""
+    """Return why files in a folder cannot be locked; None if they can, or if it cannot be tried."""
     try:
         import fcntl
     except ImportError:
@@ -67,7 +67,7 @@ def lock_error(folder: Path) -> OSError | None:
 
 
 def journal_for(path: Path) -> str:
-    """The journal for a log that is written here; says so, once, where it is not a write-ahead log."""
+    """Return the journal for a log that is written here; log it, once, where it is not a write-ahead log."""
     if given := os.environ.get(VARIABLE):
         if given not in JOURNALS:
             raise ConfigurationError(f"{VARIABLE} must be one of {', '.join(JOURNALS)}, but is {given!r}.")

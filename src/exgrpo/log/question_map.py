@@ -15,7 +15,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class QuestionMap:
-    """Which number a question of a run has in a log, and the other way round.
+    """The map between question numbers of a run and of a log.
 
     Args:
         keys: of the questions of the run, in the order of their numbers.
@@ -38,7 +38,7 @@ class QuestionMap:
         self._numbers[questions[known]] = numbers[known]
 
     def add(self, question: int) -> int:
-        """Give a question of the run the next number of the log."""
+        """Assign the next number of the log to a question of the run."""
         number, self._next = self._next, self._next + 1
         if number == len(self._questions):
             self._questions = np.concatenate([self._questions, np.full(number, NONE, np.int32)])
@@ -54,14 +54,14 @@ class QuestionMap:
         return int(self._questions[number]) if number < len(self._questions) else NONE
 
     def questions_of(self, numbers: IntArray) -> IntArray:
-        """Return the numbers in the run of questions of the log, (n,), NONE for those that are not among its questions."""
+        """Return the run's numbers for questions of the log, (n,); NONE for those it does not have."""
         known = numbers < len(self._questions)
         return np.where(known, self._questions[np.where(known, numbers, 0)], NONE)
 
     # Snapshots of a buffer ------------------------------------------------------------------------------------------
 
     def snapshot_for_log(self, snapshot: Arrays) -> dict[str, NDArray[Any]]:
-        """Translate a snapshot of the run's buffer: rows of the questions that have a number, which it names (`seen`)."""
+        """Translate a snapshot of the run's buffer to the log's question numbers, which `seen` names."""
         known = np.flatnonzero(self._numbers != NONE)
         found = dict(snapshot) | {"seen": self._numbers[known]}
         found |= {name: found[name][known] for name in BY_QUESTION}

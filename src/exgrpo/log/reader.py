@@ -1,4 +1,4 @@
-"""Reading a log: which events count, in which order, and that each is what was written."""
+"""Reader of a log: which events count, in which order, with their checksums checked."""
 
 import heapq
 import json
@@ -19,7 +19,7 @@ from ..experience.trajectory import MAX_STEPS, Trajectory
 from . import schema
 from .codec import DIGEST_MASK, SERIAL_MASK, event_of, from_sql, nan
 from .connection import connect, damaged, explained
-from .records import Branch, Position, Provenance, QuestionFacts, Span
+from .records import Branch, Position, Provenance, QuestionRecord, Span
 from .snapshot import unpacked
 
 _TRAJECTORY = (
@@ -29,7 +29,7 @@ _TRAJECTORY = (
 
 
 class LogReader:
-    """A log as it stands in its file; questions carry the numbers they have there.
+    """A reader of a log file; questions have the log's numbers.
 
     Args:
         path: of the file.
@@ -54,7 +54,7 @@ class LogReader:
         self.close()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows of a query of ours; what SQLite says against it means damage."""
+        """Yield rows of one of our queries; an SQLite error here means damage."""
         with explained(self.path, "reading"):
             for row in self.connection.execute(sql, parameters):  # noqa: UP028 - it would close the cursor after the file
                 yield row
@@ -68,10 +68,10 @@ class LogReader:
     # Branches ---------------------------------------------------------------------------------------------------
 
     def read_branches(self) -> dict[int, Branch]:
-        """All branches by number, as they are in the file now."""
-        return {values[0]: Branch(*values) for values in self._facts("branch")}
+        """Return all branches by number, as they are in the file now."""
+        return {values[0]: Branch(*values) for values in self._records("branch")}
 
-    def _facts(self, table: str) -> Iterator[tuple[Any, ...]]:
+    def _records(self, table: str) -> Iterator[tuple[Any, ...]]:
         for row in self.rows(schema.SELECT_FACTS[table]):
             self._check(table, row[:-1], row[-1])
             yield row[:-1]
@@ -82,21 +82,21 @@ class LogReader:
         return max(self.branches, default=None)
 
     def end(self) -> int:
-        """The number of the last committed event; 0: none."""
+        """Return the number of the last committed event; 0: none."""
         with explained(self.path, "reading its end"):
             return int(self._one("SELECT coalesce(max(seq), 0) FROM state"))
 
     def position(self) -> Position | None:
-        """Where the newest branch stands; None in a log to which nothing was written yet."""
+        """Return the end of the newest branch; None in a log to which nothing was written yet."""
         return None if self.head is None else Position(self.id, self.head, self._last_of(self.head))
 
     def _last_of(self, branch: int) -> int:
-        """The last event that a branch sees: its own, or where it left its parent."""
+        """Return the last event that a branch sees: its own, or where it left its parent."""
         (last,) = next(self.rows("SELECT max(seq) FROM state WHERE branch = ?", (branch,)))
         return int(last if last is not None else self.branches[branch].fork_seq or 0)
 
     def ends(self) -> list[Position]:
-        """Where each branch ends, oldest branch first."""
+        """List the end of each branch, oldest branch first."""
         return [Position(self.id, branch, self._last_of(branch)) for branch in sorted(self.branches)]
 
     def _was_pruned(self) -> bool:
@@ -107,11 +107,11 @@ class LogReader:
         return next(self.rows(sql, (seq, branch)), None) is not None
 
     def _is_gone(self, position: Position) -> bool:
-        """Whether a position was pruned: a log that was has no state there any more."""
+        """Return whether a position was pruned: a pruned log has no state there any more."""
         return self._was_pruned() and not self._is_commit(position.branch, position.seq)
 
     def lineage(self, position: Position | None = None) -> tuple[Span, ...]:
-        """What counts at a position, oldest branch first.
+        """Return the spans of events that count at a position, oldest branch first.
 
         Raises:
             ExperienceLogError: a position of another log, or one that was pruned.
@@ -150,15 +150,15 @@ class LogReader:
 
     # Questions and origins --------------------------------------------------------------------------------------
 
-    def questions(self) -> Iterator[tuple[int, QuestionFacts]]:
-        for values in self._facts("question"):
-            yield values[0], QuestionFacts(*values[1:])
+    def questions(self) -> Iterator[tuple[int, QuestionRecord]]:
+        for values in self._records("question"):
+            yield values[0], QuestionRecord(*values[1:])
 
     def origins(self) -> dict[int, Provenance]:
-        return {number: Provenance.from_json(text) for number, text in self._facts("origin")}
+        return {number: Provenance.from_json(text) for number, text in self._records("origin")}
 
     def origin_of(self, branch: int) -> Provenance:
-        """Under which circumstances a branch was written."""
+        """Return the provenance of a branch."""
         if branch not in self.branches:
             raise damaged(self.path, f"branch {branch} is missing")
         origin = self.origins().get(self.branches[branch].origin)
@@ -167,7 +167,7 @@ class LogReader:
         return origin
 
     def tokenizer(self, digest: str) -> str | None:
-        """The tokenizer of that hash as JSON of the `tokenizers` library, if it has one."""
+        """Return a tokenizer by its hash, as JSON of the `tokenizers` library; None if the log has none such."""
         for (blob,) in self.rows("SELECT json FROM tokenizer WHERE hash = ?", (digest,)):
             try:
                 return zlib.decompress(blob).decode()
@@ -178,7 +178,7 @@ class LogReader:
     # Events -----------------------------------------------------------------------------------------------------
 
     def events(self, lineage: Sequence[Span], after: int = 0, next_serial: int = 0) -> Iterator[tuple[int, Event]]:
-        """Events that count, with their numbers, in order.
+        """Yield the events that count, with their numbers, in order.
 
         Args:
             lineage: of a position.
@@ -222,7 +222,7 @@ class LogReader:
     # Trajectories -----------------------------------------------------------------------------------------------
 
     def trajectory(self, number: int, question_of: Callable[[int], int] = int) -> Trajectory:
-        """A trajectory by its id, wherever it counts; `question_of` translates the number of its question.
+        """Read a trajectory by its id, wherever it counts; `question_of` translates its question's number.
 
         Raises:
             ExperienceLogError: its tokens were pruned.
@@ -280,8 +280,9 @@ class LogReader:
     def embeddings(
         self, lineage: Sequence[Span], encoder: str | None = None, question_of: Callable[[int], int] = int
     ) -> Iterator[tuple[int, int, NDArray[np.float16]]]:
-        """Serial, question and embedding (D,) of every trajectory of a lineage that has one, also of those that left since,
-        in the order of their serials.
+        """Yield serial, question and embedding (D,) of each embedded trajectory of a lineage, by serial.
+
+        Those that left since are included.
 
         Args:
             lineage: of a position.
@@ -310,7 +311,7 @@ class LogReader:
     # States -----------------------------------------------------------------------------------------------------
 
     def state(self, position: Position) -> PlannerState:
-        """The planner at a position, which must be the end of a commit; questions as numbered here."""
+        """Return the planner's state at a position, the end of a commit; questions as numbered here."""
         _, generation, step, gate_open, pass_at_1, pass_number, cursor, deferred, tokens, reviewed, _ = self._row_of(
             "state", "seq", position.seq
         )
@@ -320,8 +321,11 @@ class LogReader:
         )
 
     def recent(self, lineage: Sequence[Span], completions: int) -> tuple[tuple[int, int], ...]:
-        """Right and scorable fresh completions of each of the latest generations of a lineage that together hold at least
-        so many scorable ones, the oldest first; of all where they hold fewer."""
+        """Return successes and scorable completions of the latest generations, the oldest first.
+
+        As many generations of the lineage as together hold at least `completions` scorable ones; all where they hold
+        fewer.
+        """
         names = ["seq", *schema.EVENTS["observation"]]
         places = [names.index(name) for name in ("generation", "successes", "scorable")]
         sql = (
@@ -341,7 +345,7 @@ class LogReader:
         return tuple(found.values())[::-1]
 
     def prefix_fraction(self, lineage: Sequence[Span]) -> float | None:
-        """What `controlled` prefixes aim at, at the end of a lineage; None where they did not move yet."""
+        """Return what `controlled` prefixes aim at, at the end of a lineage; None where they did not move yet."""
         if "continuation" not in self.tables:
             return None
         names = ["seq", *schema.EVENTS["continuation"]]
@@ -357,7 +361,7 @@ class LogReader:
         return None
 
     def latest_generation(self, lineage: Sequence[Span]) -> tuple[int, int] | None:
-        """Number and optimizer step of the last generation that began; None if there was none."""
+        """Return number and optimizer step of the last generation that began; None if there was none."""
         for span in reversed(lineage):
             sql = "SELECT generation, step FROM generation WHERE branch = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
             for generation, step in self.rows(sql, (span.branch, span.last)):
@@ -365,13 +369,13 @@ class LogReader:
         return None
 
     def position_at_step(self, step: int) -> Position:
-        """The last commit of the newest branch and its ancestors at which no more than `step` optimizer steps were done."""
+        """Return the last commit with at most `step` optimizer steps, on the newest branch and its ancestors."""
         if (found := self.commit_at(self.lineage(), step)) is not None:
             return found
         raise ExperienceLogError(f"{self.path} holds nothing at or before step {step}.")
 
     def commit_at(self, lineage: Sequence[Span], step: int) -> Position | None:
-        """The last commit of a lineage at which no more than `step` optimizer steps were done; None: there is none."""
+        """Return the last commit of a lineage with at most `step` optimizer steps; None: there is none."""
         step = max(-MAX_STEPS, min(step, MAX_STEPS))  # as far as a step of a log goes
         for span in reversed(lineage):
             sql = "SELECT max(seq) FROM state WHERE branch = ? AND seq <= ? AND step <= ?"
@@ -381,7 +385,7 @@ class LogReader:
         return None
 
     def snapshot(self, lineage: Sequence[Span]) -> tuple[int, dict[str, NDArray[Any]]] | None:
-        """The newest snapshot that counts: the number of its event, and its arrays; None if there is none."""
+        """Return the newest snapshot that counts, as the number of its event and its arrays; None if there is none."""
         for span in reversed(lineage):
             sql = (
                 "SELECT c.seq, c.data, c.crc FROM snapshot c JOIN state s ON s.seq = c.seq AND s.branch = ? "
@@ -394,7 +398,7 @@ class LogReader:
         return None
 
     def _row_of(self, table: str, key: str, value: int) -> tuple[Any, ...]:
-        """The event of that number or id, from its branch on."""
+        """Return the event of a number or id, from its branch on."""
         sql = f"SELECT seq, {', '.join(schema.EVENTS[table])}, crc FROM {table} WHERE {key} = ?"
         for row in self.rows(sql, (value,)):
             self._check(table, row[:-1], row[-1])

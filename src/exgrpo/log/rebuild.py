@@ -17,7 +17,7 @@ from .reader import LogReader
 from .records import Position
 from .snapshot import config_of, window_of
 
-SHARED = ("generation", "step", "moment")
+SHARED = ("generation", "step", "stage")
 """Fields that are the same of all to whom an event happened, but for the steps of what was stored."""
 LONGEST_RUN = 4096
 
@@ -51,8 +51,8 @@ def rebuild(
     lineage = reader.lineage(position)
     after = next_serial = 0
     wanted = window_of(buffer.config)
-    alike = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
-    found = reader.snapshot(alike) if use_snapshot else None
+    comparable = [span for span in lineage if window_of(config_of(reader.origin_of(span.branch))) == wanted]
+    found = reader.snapshot(comparable) if use_snapshot else None
     if found is not None and (buffer.config.skip == "none" or OF_VARIANCE[0] in found[1]):
         after, arrays = found
         try:
@@ -65,7 +65,7 @@ def rebuild(
             for event in _as_few([event for _, event in run]):
                 apply(buffer, _with_index(event, questions))
         except (ValueError, IndexError) as error:
-            _apply_each(reader, buffer, run, questions)  # to tell which
+            _apply_each(reader, buffer, run, questions)  # to find which one
             raise damaged(reader.path, f"event {run[-1][0]} cannot have happened ({error})") from error
     state = replace(
         reader.state(position),
@@ -78,14 +78,14 @@ def rebuild(
 
 
 def size_of(reader: LogReader) -> int:
-    """How many questions a buffer needs that numbers them as the log does."""
+    """Return how many questions a buffer needs that numbers them as the log does."""
     return max((number for number, _ in reader.questions()), default=0) + 1
 
 
 def empty_buffer(
     reader: LogReader, position: Position | None, store: TrajectoryStore | None = None
 ) -> ExperienceBuffer:
-    """One to rebuild in: with the questions of the log, and K and options of the run at a position."""
+    """Return a buffer to rebuild in: with the log's questions, and K and options of the run at a position."""
     if position is None:
         return ExperienceBuffer(size_of(reader), 1, store=store)
     origin = reader.origin_of(position.branch)
@@ -93,8 +93,11 @@ def empty_buffer(
 
 
 def _runs(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event]]]:
-    """Cut events, with their numbers, into runs that can be one event: alike in all that is not said of each. Trajectories
-    that came and that left are one run: all may come before any leaves."""
+    """Cut numbered events into runs that can be merged into one event.
+
+    They are equal in all fields that are not per trajectory. Trajectories that came and that left are one run: all may
+    come before any leaves.
+    """
 
     def likeness(item: tuple[int, Event]) -> tuple[Any, ...]:
         event = item[1]
@@ -108,14 +111,14 @@ def _runs(events: Iterable[tuple[int, Event]]) -> Iterator[list[tuple[int, Event
 
 
 def _as_few(events: Sequence[Event]) -> list[Event]:
-    """Make one event of a run, or two where trajectories came and left."""
+    """Merge a run into one event, or two where trajectories came and left."""
     came = [event for event in events if not isinstance(event, Evicted)]
     left = [event for event in events if isinstance(event, Evicted)]
     return [_as_one(some) for some in (came, left) if some]
 
 
 def _as_one(events: Sequence[Event]) -> Event:
-    """Make one event of many out of events that are alike."""
+    """Merge events of one kind into one event of many."""
     first = events[0]
     if len(events) == 1:
         return first

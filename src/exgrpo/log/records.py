@@ -1,4 +1,4 @@
-"""What stands in a log beside the events: questions, origins, branches, and the state of a planner."""
+"""Records of a log beside the events: questions, origins, branches, and the state of a planner."""
 
 import json
 import re
@@ -11,13 +11,13 @@ SAMPLED, FORWARD, UNKNOWN = "sampled", "forward", "none"
 
 
 def storable(text: str | None) -> str | None:
-    r"""Text as a log keeps it: halves of a surrogate pair, of which Unicode makes no text, become `\\ud800`."""
+    r"""Escape lone surrogates as `\\ud800`, so that text can be stored in a log."""
     return None if text is None else text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
-class QuestionFacts:
-    """What a question is, for people and for other runs.
+class QuestionRecord:
+    """A question, for people and for other runs.
 
     Args:
         key: content hash of the prompt's token ids and of every column that reward functions see.
@@ -43,7 +43,7 @@ class Questions(Protocol):
 
     @property
     def keys(self) -> Sequence[str]: ...
-    def facts(self, question: int) -> QuestionFacts: ...
+    def record(self, question: int) -> QuestionRecord: ...
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ class Provenance:
         return cls(**{name: known[name] for name in cls.__dataclass_fields__ if name in known})
 
     def differences(self, other: "Provenance") -> list[str]:
-        """In what of model, tokenizer, template and reward functions this differs from another, in words."""
+        """Name the differences in model, tokenizer, template and reward functions."""
         words = {
             "architecture": "model", "tokenizer": "tokenizer", "template": "chat template", "rewards": "reward functions",
         }  # fmt: skip
         return [word for name, word in words.items() if getattr(self, name) != getattr(other, name)]
 
     def without_paths(self) -> "Provenance":
-        """The same for other machines: of the model's and the encoder's paths only names."""
+        """Return a copy for other machines: the model's and the encoder's names without their paths."""
         return replace(self, model=name_of(self.model), embedding=name_of(self.embedding))
 
     def source_in_words(self) -> str | None:
-        """From which data, and what their log-probs are; None of a run's own."""
+        """Describe the source data and the kind of its log-probs; None for a run's own."""
         if not self.source:
             return None
         logps = {
@@ -111,7 +111,7 @@ class Provenance:
         return f"{self.source} ({logps.get(self.behaviour_logps, 'log-probs as sampled')})"
 
     def rewards_in_words(self) -> str:
-        """`math_reward, right above 0.5`; of several functions with their weights."""
+        """Describe the rewards: `math_reward, right above 0.5`; of several functions with their weights."""
         try:
             functions, deciding = json.loads(self.rewards)
             if len(functions) == 1:
@@ -123,7 +123,7 @@ class Provenance:
 
 
 def name_of(model: str) -> str:
-    """A model's name without the path on this machine; names of the hub stay as they are."""
+    """Return a model's name without the path on this machine; names on the hub stay as they are."""
     if not re.match(r"[/~.\\]|[A-Za-z]:[/\\]", model):
         return model
     parts = [part for part in re.split(r"[/\\]", model) if part]

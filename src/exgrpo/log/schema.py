@@ -212,7 +212,7 @@ def _views(tables: Iterable[str]) -> str:
 
 
 def create(connection: sqlite3.Connection, version: int = SCHEMA_VERSION) -> None:
-    """All tables and views of a schema, into an empty database."""
+    """Create all tables and views of a schema in an empty database."""
     connection.executescript(
         f"BEGIN; {DDL} {_views(table for table in _PLURAL if table not in SINCE_3)} "
         f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 2; COMMIT;"
@@ -222,7 +222,7 @@ def create(connection: sqlite3.Connection, version: int = SCHEMA_VERSION) -> Non
 
 
 def upgrade(connection: sqlite3.Connection) -> None:
-    """Give a log of schema 2 the tables that came with schema 3; nothing else of it changes."""
+    """Add the tables of schema 3 to a log of schema 2; nothing else of it changes."""
     needs = f"UPDATE meta SET value = '{NEEDS}' WHERE key = 'needs';"
     connection.executescript(
         f"BEGIN IMMEDIATE; {DDL_SINCE_3} {_views(SINCE_3)} {needs} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
@@ -230,18 +230,18 @@ def upgrade(connection: sqlite3.Connection) -> None:
 
 
 def tables_of(connection: sqlite3.Connection) -> tuple[str, ...]:
-    """The event tables that a log has."""
+    """Return the event tables that a log has."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return tuple(table for table in EVENTS if version > 2 or table not in SINCE_3)
 
 
 def checksum(table: str, values: tuple[Any, ...]) -> int:
-    """Of a row of a table: numbers, text and None as SQLite gives them back."""
+    """Return the checksum of a row: numbers, text and None as SQLite returns them."""
     return zlib.crc32(repr((table, values)).encode("utf-8", "surrogatepass"))
 
 
 def checksum_of_bytes(number: int, *blobs: bytes) -> int:
-    """Of blobs that belong to a row of that number."""
+    """Return the checksum of the blobs that belong to a row of that number."""
     crc = zlib.crc32(number.to_bytes(8, "little"))
     for blob in blobs:
         crc = zlib.crc32(blob, zlib.crc32(len(blob).to_bytes(8, "little"), crc))

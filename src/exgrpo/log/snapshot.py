@@ -1,4 +1,4 @@
-"""Snapshots of the index: as bytes of a log, and which runs may use whose.
+"""Snapshots of the index: their form in a log, and which runs may use another's.
 
 Where difficulty is over a window, an index depends on its size beside the events: under another one, the snapshot of a run
 is not what follows from its events.
@@ -18,7 +18,7 @@ from ..experience.replayed import OF_VARIANCE
 from .records import Provenance
 
 OPTIONS = ("mixing", "difficulty", "difficulty_window", "max_uses", "cooldown", "by_problem_type")
-"""What a buffer needs to know to say which questions can be replayed; all else only decides what happens."""
+"""Options that decide which questions a buffer reports as replayable; all others only affect later events."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -31,14 +31,17 @@ def packed(arrays: Arrays) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[str, NDArray[Any]]:
-    """As it was packed."""
+    """Return the arrays that were packed."""
     with np.load(io.BytesIO(data)) as arrays:
         return dict(arrays)
 
 
 def differences(found: Arrays, wanted: Arrays) -> list[str]:
-    """In which arrays a snapshot differs from the one that a buffer makes. Those of 0.2.0, which held `pools` too, counted
-    replays otherwise; earlier ones held nothing of the variance of groups."""
+    """Name the arrays in which a snapshot differs from the one that a buffer makes.
+
+    Those of 0.2.0, which held `pools` too, counted replays otherwise; earlier ones held nothing of the variance of
+    groups.
+    """
     different = []
     for name, array in wanted.items():
         other = found.get(name)
@@ -51,14 +54,14 @@ def differences(found: Arrays, wanted: Arrays) -> list[str]:
 
 
 def config_of(origin: Provenance) -> ReplayConfig:
-    """The configuration of a run as far as its index depends on it, for a buffer that only follows its events."""
+    """Return the options of a run that its index depends on, for a buffer that only follows its events."""
     try:
         options = json.loads(origin.options or "{}")
         return ReplayConfig(**{name: options[name] for name in OPTIONS if name in options}, capacity=0)
-    except (ConfigurationError, TypeError, ValueError):  # of another version, or made up
+    except (ConfigurationError, TypeError, ValueError):  # from another version, or not a valid origin
         return ReplayConfig(capacity=0)
 
 
 def window_of(config: ReplayConfig) -> int:
-    """What must be equal of two runs so that one can use the snapshots of the other: of a window, its size."""
+    """Return the window size, which must be equal for one run to use the snapshots of another."""
     return config.difficulty_window if config.difficulty == "window" else 0

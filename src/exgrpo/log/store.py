@@ -30,7 +30,7 @@ class StoredTrajectories:
         self._cached_tokens = 0
 
     def id_of(self, serial: int) -> int:
-        """The id of a trajectory: the branch that stored it, and its serial."""
+        """Return the id of a trajectory: the branch that stored it, and its serial."""
         span = self._lineage[bisect_right(self._first_serials, serial) - 1]
         return span.branch << schema.SERIAL_BITS | serial
 

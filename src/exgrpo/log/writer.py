@@ -69,7 +69,7 @@ class LogWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ExperienceLogError(f"the folder of {self.path} cannot be made ({error}).") from error
+            raise ExperienceLogError(f"the folder of {self.path} cannot be created ({error}).") from error
         with contextlib.ExitStack() as undo:
             self._lock.acquire()
             undo.callback(self._lock.release)
@@ -80,7 +80,7 @@ class LogWriter:
                 self._connection.execute("ROLLBACK")
                 self._synchronous = synchronous_of(self._connection)
             self.reader = LogReader(self.path, self._connection)
-            listed = ((number, facts.key) for number, facts in self.reader.questions())
+            listed = ((number, record.key) for number, record in self.reader.questions())
             self.question_map = QuestionMap(self.questions.keys, listed)
             self._origins = {origin.as_json(): number for number, origin in self.reader.origins().items()}
             self._end = self.reader.end()
@@ -90,14 +90,17 @@ class LogWriter:
 
     @property
     def writing(self) -> bool:
-        """Whether this writer holds the log."""
+        """True while this writer holds the log."""
         return self._lock.held
 
     def pause(self) -> None:
-        """Free the log for other writers; what was stored can still be read. The next commit would need a new writer."""
+        """Release the log for other writers.
+
+        What was stored can still be read; the next commit needs a new writer.
+        """
         if not self._lock.held:
             return
-        with contextlib.suppress(sqlite3.Error):  # a reader may be at it; then the file stays beside
+        with contextlib.suppress(sqlite3.Error):  # a reader may have it open; then the file stays
             self._connection.execute("PRAGMA busy_timeout = 500")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.execute("PRAGMA busy_timeout = 30000")
@@ -116,8 +119,9 @@ class LogWriter:
         return Position(self.reader.id, self._lineage[-1].branch, self._lineage[-1].last)
 
     def begin(self, origin: Provenance, parent: Position | None = None, step: int = 0, note: str | None = None) -> None:
-        """Start a branch: a run of its own, or what continues another from a position. It is in the file from its first
-        commit on.
+        """Start a branch: a new run, or the continuation of another from a position.
+
+        It is in the file from its first commit on.
 
         Args:
             origin: of the trajectories that will be stored.
@@ -143,7 +147,7 @@ class LogWriter:
 
     @contextmanager
     def at_step(self, step: int) -> Iterator[None]:
-        """What happens meanwhile happens at this optimizer step, not at that of the latest generation."""
+        """Date events inside this context to an optimizer step, not to that of the latest generation."""
         own, self._step = self._step, step
         try:
             yield
@@ -151,7 +155,7 @@ class LogWriter:
             self._step = own
 
     def _next_serial(self, spans: Sequence[Span]) -> int:
-        """The first serial number that is free at the end of a lineage."""
+        """Return the first free serial number at the end of a lineage."""
         for span in reversed(spans):
             base = span.branch << schema.SERIAL_BITS
             sql = "SELECT id FROM trajectory WHERE id BETWEEN ? AND ? AND seq <= ? ORDER BY id DESC LIMIT 1"
@@ -167,7 +171,7 @@ class LogWriter:
         return self._origins[text]
 
     def add_tokenizer(self, digest: str, text: str) -> None:
-        """Keep a tokenizer, so that completions can be shown as text."""
+        """Store a tokenizer, so that completions can be shown as text."""
         if next(self.reader.rows("SELECT 1 FROM tokenizer WHERE hash = ?", (digest,)), None) is not None:
             return
         with self._transaction("storing the tokenizer"):
@@ -175,7 +179,7 @@ class LogWriter:
 
     @contextmanager
     def origin_of_others(self, origin: Provenance) -> Iterator[None]:
-        """Trajectories admitted meanwhile were made elsewhere."""
+        """Attribute trajectories admitted inside this context to another origin."""
         own, self.origin = self.origin, self._number_of_origin(origin)
         try:
             yield
@@ -212,23 +216,23 @@ class LogWriter:
         self._unwritten[serial] = trajectory
 
     def number_of(self, question: int) -> int:
-        """The number of a question of this run in the log; a new one where it is not there yet."""
+        """Return the log's number of a question of this run; a new one where it has none yet."""
         if (number := self.question_map.number_of(question)) == NONE:
             number = self.question_map.add(question)
-            facts = self.questions.facts(question)
+            record = self.questions.record(question)
             self._gathered.add(
-                "question", number, facts.key, facts.dataset_row, facts.prompt, facts.columns, facts.problem_type
+                "question", number, record.key, record.dataset_row, record.prompt, record.columns, record.problem_type
             )
         return number
 
     def id_of(self, serial: int) -> int:
-        """The id of a trajectory of this lineage."""
+        """Return the id of a trajectory of this lineage."""
         return self._stored.id_of(serial)
 
     # As a store -------------------------------------------------------------------------------------------------
 
     def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
-        """Keep trajectories at hand until their `Admitted` event brings them into the log."""
+        """Hold trajectories in memory until their `Admitted` event brings them into the log."""
         for serial, trajectory in zip(serials, trajectories, strict=True):
             self._stored.remember(serial, trajectory)
 
@@ -240,11 +244,11 @@ class LogWriter:
 
     @property
     def waits(self) -> bool:
-        """Whether anything happened since the last commit."""
+        """True if anything happened since the last commit."""
         return bool(self._gathered)
 
     def copy_to(self, path: Path) -> None:
-        """All that was committed, as a log of its own; whole or not at all."""
+        """Copy all that was committed, as a log of its own; whole or not at all."""
         beside = path.with_name(f".{path.name}")
         with explained(self.path, f"copying it to {path}"):
             beside.unlink(missing_ok=True)
@@ -258,8 +262,9 @@ class LogWriter:
     def commit(
         self, state: PlannerState, checkpoint: bool = False, snapshot: Mapping[str, NDArray[Any]] | None = None
     ) -> Position:
-        """Write all events since the last commit, and the state that they led to, in one transaction; nothing where
-        nothing happened.
+        """Write all events since the last commit, and the resulting state, in one transaction.
+
+        Does nothing where nothing happened.
 
         Args:
             state: of the planner now.
@@ -270,7 +275,7 @@ class LogWriter:
             ExperienceLogError: it could not be written; nothing of it was, and all of it may be tried again.
         """
         if not self._lock.held:
-            raise ExperienceLogError(f"{self.path}: this writer was paused; open another one to go on.")
+            raise ExperienceLogError(f"{self.path}: this writer was paused; open another one to continue.")
         deferred = json.dumps([self.number_of(question) for question in state.deferred])
         if state == self._last_state and not (self._gathered or checkpoint):
             return self.position
@@ -291,7 +296,7 @@ class LogWriter:
     def _write(self, commit: Commit) -> None:
         with self._transaction("committing", durable=commit.durable):
             commit.write(self._connection, self._logp_dtype)
-        for kept in commit.kept:  # only now: who reads meanwhile looks here first
+        for kept in commit.kept:  # last: concurrent readers look here first
             self._unwritten.pop(kept.serial, None)
 
     @contextmanager
@@ -311,16 +316,16 @@ class LogWriter:
                 raise
 
     def _check_file(self) -> None:
-        """Is it still the file that is written? The system writes on into one that has no name any more, or another.
+        """Check that the path still names the file being written: a renamed or unlinked one stays writable.
 
         Raises:
             ExperienceLogError: it is not; where it was deleted or moved, a copy of it is made in its place.
         """
         try:
             found = _identity(self.path)
-        except OSError:  # of a network that is away for a moment: the log may be there
+        except OSError:  # a network drive may be away for a moment
             return
-        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems number anew
+        if found == self._file or (found is not None and is_shared(self.path)):  # some network file systems renumber
             return
         kept = "What was committed before is in the file that was there: put that back"
         if found is None and self.path.parent.is_dir():
@@ -335,7 +340,7 @@ class LogWriter:
         )
 
     def _check_end(self) -> None:
-        """Does this writer write alone? A lock file that was deleted keeps nobody out."""
+        """Check that nobody else has written: a deleted lock file keeps nobody out."""
         if (end := self.reader.end()) != self._end:
             raise LogInUseError(
                 f"another process has written to {self.path} (up to event {end}, after {self._end} of this one), although this "
@@ -345,7 +350,7 @@ class LogWriter:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that has a name now; None where none has."""
+    """Return device and inode of the file that has this name now; None where none has."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):

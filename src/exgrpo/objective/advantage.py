@@ -1,4 +1,4 @@
-"""Credit inside a group. What a reward is compared with is a *baseline*, one function of a group's rewards."""
+"""Credit inside a group. The value that a reward is compared with is a *baseline*, one function of a group's rewards."""
 
 import torch
 from torch import Tensor
@@ -12,24 +12,25 @@ def group_advantages(
     rewards: Tensor, positive_weight: float = 1.0, scale: str = "none", replayed: Tensor | None = None,
     baseline: str = "group",
 ) -> Tensor:  # fmt: skip
-    """Compute A_i = r_i - mean(r) over the group, the replayed member included; no division by the standard deviation
-    [ExGRPO, sec. 3.2; Dr. GRPO]. Another `baseline` compares with something else.
+    """Compute A_i = r_i - mean(r) over the group, replayed member included [ExGRPO, sec. 3.2; Dr. GRPO].
 
-    Members that are compared with rewards that are all alike (max == min) and equal theirs have an advantage of exactly 0,
-    which r - mean does not give in floating point. An unscorable member (NaN) counts in no mean and has advantage 0.
+    There is no division by the standard deviation; another `baseline` subtracts something else.
+
+    Where all compared rewards are equal, a member with that reward has an advantage of exactly 0, which r - mean does not
+    give in floating point. An unscorable member (NaN) counts in no mean and has advantage 0.
 
     Args:
         rewards: (G, K), NaN where unscorable.
         positive_weight: factor on positive advantages.
         scale: `none`, or `group` to divide by the group's standard deviation + 1e-4 (GRPO).
-        replayed: True on members that were not sampled now, (G, K); None if all were.
-        baseline: what a reward is compared with: `group`, `fresh`, `split`, or one's own.
+        replayed: True on replayed members, (G, K); None if there are none.
+        baseline: `group`, `fresh`, `split`, or a rule of one's own.
 
     Returns:
         (G, K), finite where the rewards are.
 
     Raises:
-        ConfigurationError: a baseline of one's own has no value for a scorable member, or the wrong shape.
+        ConfigurationError: a user's baseline has no value for a scorable member, or the wrong shape.
     """
     replayed = torch.zeros_like(rewards, dtype=torch.bool) if replayed is None else replayed.bool()
     rule = BASELINES[baseline]

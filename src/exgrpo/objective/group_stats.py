@@ -1,4 +1,4 @@
-"""Statistics of groups of rewards, and what a baseline answers, checked."""
+"""Statistics of groups of rewards, and checks of a baseline's result."""
 
 from typing import Any
 
@@ -9,9 +9,11 @@ from ..errors import ConfigurationError
 
 
 def mean_of(rewards: Tensor, members: Tensor) -> Tensor:
-    """Mean of each group's scorable rewards among `members`, (G, K) bool; (G, 1), NaN where there is none.
+    """Return the mean of each group's scorable rewards among `members`, (G, 1); NaN where there is none.
 
-    Of rewards that are all alike it is that reward exactly; their sum divided by their number need not be.
+    `members`: (G, K) bool.
+
+    Where all rewards are equal it is exactly that reward; their sum divided by their number need not be.
     """
     counted = members & ~rewards.isnan()
     high = torch.where(counted, rewards, -torch.inf).amax(1, keepdim=True)
@@ -20,14 +22,13 @@ def mean_of(rewards: Tensor, members: Tensor) -> Tensor:
 
 
 def without_noise(rewards: Tensor, tolerance: Tensor) -> Tensor:
-    """Rewards of a group that are further apart than rounding can tell are left as they are; of those that are not, each
-    becomes the lowest of them, so that rewards that were meant to be equal are.
+    """Replace rewards of a group that differ by no more than rounding by the lowest of them; keep the others.
 
     Args:
         rewards: (G, K), NaN where unscorable.
         tolerance: by how much rounding may part equal ones, (G, 1).
     """
-    ordered, order = rewards.sort(1)  # NaN last
+    ordered, order = rewards.sort(1)  # sorted last: NaN
     begins = torch.ones_like(ordered, dtype=torch.bool)
     begins[:, 1:] = ~(ordered.diff(dim=1) <= tolerance)
     places = torch.arange(rewards.size(1), device=rewards.device).expand_as(order)
@@ -35,8 +36,8 @@ def without_noise(rewards: Tensor, tolerance: Tensor) -> Tensor:
     return torch.empty_like(rewards).scatter(1, order, ordered.gather(1, lowest))
 
 
-def are_alike(rewards: Tensor) -> Tensor:
-    """Of each group whether it has several scorable members whose rewards are all the same: no variance. (G, K) -> (G,)."""
+def have_no_variance(rewards: Tensor) -> Tensor:
+    """Return whether each group has several scorable members whose rewards are all equal; (G, K) -> (G,)."""
     scorable = ~rewards.isnan()
     high = torch.where(scorable, rewards, -torch.inf).amax(1)
     low = torch.where(scorable, rewards, torch.inf).amin(1)
@@ -44,14 +45,14 @@ def are_alike(rewards: Tensor) -> Tensor:
 
 
 def deviation(rewards: Tensor, replayed: Tensor, apart: bool) -> Tensor:
-    """Standard deviation of the group, or of a member's own part of it; (G, 1) or (G, K)."""
+    """Return the standard deviation of each group, or of each member's own part of it; (G, 1) or (G, K)."""
     if not apart:
         return _deviation(rewards, torch.ones_like(replayed))
     return torch.where(replayed, _deviation(rewards, replayed), _deviation(rewards, ~replayed))
 
 
 def _deviation(rewards: Tensor, members: Tensor) -> Tensor:
-    """Standard deviation of each group's scorable rewards among `members`, (G, 1); 0 for one member or none."""
+    """Return the standard deviation of scorable rewards among `members`, (G, 1); 0 for one member or none."""
     counted = members & ~rewards.isnan()
     centred = torch.where(counted, rewards - mean_of(rewards, members), 0.0)
     variance = centred.square().sum(1, keepdim=True) / (counted.sum(1, keepdim=True) - 1).clamp(min=1)

@@ -4,9 +4,9 @@
     fresh:     min(w A, clip(w, 1 - eps, 1 + eps) A)
     replayed:  f(w) A,  f(w) = w / (w + beta)
 
-Everything is computed from log w: no exponential can overflow. Sums over tokens are divided by one number that the caller
-gives (Dr. GRPO: completions times the maximal completion length), so that the loss does not depend on how a batch is cut into
-micro-batches or ranks. The shares (1 - rho) and rho of Eq. 4 arise from the batch's composition.
+Everything is computed from log w, so that no exponential can overflow. The caller passes the one number that sums over
+tokens are divided by (Dr. GRPO: completions times the maximal completion length), so that the loss does not depend on how a
+batch is split into micro-batches or ranks. The shares (1 - rho) and rho of Eq. 4 follow from the batch's composition.
 """
 
 import math
@@ -22,17 +22,16 @@ from ..registry import register
 from .stats import RatioStats, at_level, ratio_stats
 
 MAX_LOG_RATIO = 20.0
-"""PPO's term is unbounded where A < 0, and for either sign without a clip; there log w counts as at most this
-(w = 4.9e8). Nowhere else is it bounded."""
+"""Upper bound of log w (w = 4.9e8) where PPO's term has none: where A < 0, and for either sign without a clip."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a correction sees of the replayed tokens.
+    """The replayed tokens as a correction sees them.
 
-    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens. With sequence-level importance
-        the mean over a row's tokens, on each of them.
-    logps: log pi_theta, (B, T), with gradient; 0 there too. Float32 at least, like all three.
+    log_w: log(pi_theta / pi_behaviour), (B, T), with gradient; 0 outside the replayed tokens. With sequence-level
+        importance, the mean over a row's tokens on each of them.
+    logps: log pi_theta, (B, T), with gradient; 0 outside too. At least float32, like log_w and advantages.
     advantages: (B, 1), or any shape that broadcasts to (B, T).
     config: the constants of the corrections.
     epsilon: of PPO's clip.
@@ -51,7 +50,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """loss: scalar with gradient, to be minimised. per_token: (B, T), 0 where not replayed. stats: of the ratios."""
+    """Result of `replay_loss`.
+
+    loss: scalar with gradient, to be minimised.
+    per_token: (B, T), 0 where not replayed.
+    stats: of the ratios.
+    """
 
     loss: Tensor
     per_token: Tensor
@@ -59,8 +63,10 @@ class LossOutput:
 
 
 def shaped(terms: Terms) -> Tensor:
-    """Return f(w) A as sigmoid(log w - log beta) A, (B, T). Its gradient with respect to log pi is beta w / (w + beta)^2 A
-    [ExGRPO, Eq. 4 and sec. 3.3]."""
+    """Return f(w) A as sigmoid(log w - log beta) A, (B, T) [ExGRPO, Eq. 4 and sec. 3.3].
+
+    Its gradient with respect to log pi is beta w / (w + beta)^2 A.
+    """
     return torch.sigmoid(terms.log_w - math.log(terms.config.shaping_beta)) * terms.advantages
 
 
@@ -68,7 +74,7 @@ register("correction", "shaped", shaped)
 
 
 def clipped(log_w: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """Return PPO's term by the sign of A, each branch bounded where the minimum is; an infinite epsilon leaves w A."""
+    """Return PPO's term, bounded on the side that the sign of A decides; an infinite epsilon leaves w A."""
     high, low = clip_bounds(epsilon)
     above = torch.exp(log_w.clamp(max=high))
     below = torch.exp(log_w.clamp(min=low, max=MAX_LOG_RATIO))
@@ -81,7 +87,7 @@ def clip_bounds(epsilon: float) -> tuple[float, float]:
 
 
 def log_ratio(logps: Tensor, behaviour_logps: Tensor, mask: Tensor) -> Tensor:
-    """Return log w, exactly 0 outside the mask, whatever stands there; float32 at least. All (B, T)."""
+    """Return log w in float32 at least, exactly 0 outside the mask. All (B, T)."""
     dtype = torch.promote_types(logps.dtype, torch.float32)
     return torch.where(mask.bool(), logps.to(dtype) - behaviour_logps.to(dtype), 0.0)
 
@@ -90,8 +96,10 @@ def fresh_loss(
     logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor | float,
     epsilon: float | None = 0.2,
 ) -> Tensor:  # fmt: skip
-    """Compute PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; `epsilon` None leaves the ratio unclipped. Shapes as
-    for `replay_loss`; scalar, to be minimised."""
+    """Compute PPO's clipped term over fresh tokens [ExGRPO, Eq. 1]; scalar, to be minimised.
+
+    Shapes as for `replay_loss`; `epsilon=None` leaves the ratio unclipped.
+    """
     log_w = log_ratio(logps, old_logps, mask)
     gain = clipped(log_w, advantages[:, None].to(log_w.dtype), math.inf if epsilon is None else epsilon)
     return -(torch.where(mask.bool(), gain, 0.0) * weights).sum()
@@ -105,7 +113,7 @@ def replay_loss(
 
     Args:
         logps: log-probs of the tokens under the policy that is trained, with gradient, (B, T).
-        behaviour_logps: those under the policy that produced the trajectory, (B, T); read on replayed rows only.
+        behaviour_logps: log-probs under the policy that produced the trajectory, (B, T); read on replayed rows only.
         advantages: (B,).
         mask: 1 on the tokens that the policy wrote, (B, T).
         replay_mask: True on replayed rows, (B,).
@@ -116,8 +124,8 @@ def replay_loss(
         level: `token`, or `sequence`: every token of a completion has its geometric mean ratio [GSPO, Eq. 7].
 
     Raises:
-        ConfigurationError: the correction needs the vocabulary and it is 0, or a user's one did not return one value per
-            token.
+        ConfigurationError: the correction needs the vocabulary and it is 0, or a user's correction did not return one value
+            per token.
     """
     tokens = mask.bool() & replay_mask[:, None]
     log_w = log_ratio(logps, behaviour_logps, tokens)
@@ -134,7 +142,7 @@ def replay_loss(
 
 
 def _per_token(rule: Callable[[Terms], Tensor], terms: Terms, tokens: Tensor) -> Tensor:
-    """Return what a rule answers, if it is one value per token: another shape could be spread over the batch unseen."""
+    """Call a rule and check that it returns one value per token: another shape could broadcast unnoticed."""
     values = rule(terms)
     if values.shape != tokens.shape:
         raise ConfigurationError(
@@ -148,8 +156,10 @@ def mixed_loss(
     logps: Tensor, old_logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, mask: Tensor, replay_mask: Tensor,
     config: ObjectiveConfig, max_completion_length: int, epsilon: float = 0.2, *, vocabulary: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Compute the whole objective with Dr. GRPO's normaliser, for a loop of one's own. Shapes as for `replay_loss`; scalar,
-    to be minimised. Under micro-batches multiply by micro-batch size over batch size."""
+    """Compute the whole objective with Dr. GRPO's normaliser, for a loop of one's own; scalar, to be minimised.
+
+    Shapes as for `replay_loss`. Under micro-batches multiply by micro-batch size over batch size.
+    """
     weight = 1.0 / (logps.shape[0] * max_completion_length)
     fresh = torch.where(replay_mask[:, None], 0, mask)
     clip = epsilon if config.clip_fresh else None

@@ -1,4 +1,4 @@
-"""What an objective does to a token, before anything is trained: taken by autograd from the corrections themselves."""
+"""Net push: the direction in which an objective moves tokens before any training, by autograd of the corrections."""
 
 import math
 from collections.abc import Sequence
@@ -14,8 +14,11 @@ from .loss import Terms
 
 @dataclass(frozen=True)
 class NetPush:
-    """Of one token of every member of a group, gradient weight times advantage, summed: over members that are made likelier
-    (positive), over those that are made less likely (negative, at most 0), and over both (net)."""
+    """Gradient weight times advantage of one token of each member of a group, summed.
+
+    Over members that become likelier (positive), over those that become less likely (negative, at most 0), and over
+    both (net).
+    """
 
     positive: float
     negative: float
@@ -30,7 +33,7 @@ def gradient_weights(
     vocabulary: int = 0,
     probability: float | Sequence[float] = 0.5,
 ) -> list[float]:
-    """Gradient of one replayed token's objective with respect to log pi, divided by the advantage, at each ratio.
+    """Return the gradient of one replayed token's objective by log pi, over the advantage, at each ratio.
 
     A fresh token has 1 at w = 1, and so has plain policy gradient. PPO's clip depends on the advantage's sign.
 
@@ -82,7 +85,7 @@ def net_push(
     probability: float = 0.5,
     scale: str = "none",
 ) -> NetPush:
-    """Where one step pushes a mixed group: whether it makes what it holds likelier or less likely on the whole.
+    """Return where one step pushes a mixed group: whether its members become likelier or less likely on the whole.
 
     The group has `num_generations` members: the replayed ones with their rewards, and fresh ones of which
     `fresh_successes` have reward 1 and the others 0. Each counts with one token, so completions are taken to be of one

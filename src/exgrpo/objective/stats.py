@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RatioStats:
-    """Of each row, over its own tokens; all (B,), no gradient.
+    """Ratio statistics of each row over its own tokens; all (B,), without gradient.
 
     log_ratio: mean log w, NaN where a row has no token. log_sum: log of sum w, and log_sum_squares: log of sum w^2, -inf
     there. tokens: how many. clamped: how many of them the correction cut.
@@ -23,7 +23,7 @@ class RatioStats:
 
 
 def ratio_stats(log_w: Tensor, tokens: Tensor, clamped: Tensor | None = None) -> RatioStats:
-    """Per row; all (B, T). clamped: where the correction cut, nowhere if it is not given."""
+    """Compute `RatioStats` of rows, (B, T) each; `clamped` marks where the correction cut, None: nowhere."""
     count = tokens.sum(1)
     inside = torch.where(tokens, log_w, -math.inf)
     return RatioStats(
@@ -36,7 +36,7 @@ def ratio_stats(log_w: Tensor, tokens: Tensor, clamped: Tensor | None = None) ->
 
 
 def effective_sample_size(log_sum: Tensor, log_sum_squares: Tensor, tokens: Tensor) -> float:
-    """(sum w)^2 / (n sum w^2) over the tokens of all given rows, in (0, 1]; NaN where there are none."""
+    """Return (sum w)^2 / (n sum w^2) over the tokens of all rows, in (0, 1]; NaN where there are none."""
     n = tokens.sum()
     if not n:
         return math.nan
@@ -44,8 +44,10 @@ def effective_sample_size(log_sum: Tensor, log_sum_squares: Tensor, tokens: Tens
 
 
 def at_level(log_w: Tensor, tokens: Tensor, level: str) -> Tensor:
-    """Return log-ratios as they are (`token`), or the mean of a row's on each of its tokens (`sequence`) [GSPO, Eq. 7]. All
-    (B, T); 0 outside the tokens."""
+    """Return log-ratios per token, or at `sequence` level the mean of its row on each token [GSPO, Eq. 7].
+
+    All (B, T); 0 outside the tokens.
+    """
     if level != "sequence":
         return log_w
     means = log_w.sum(1, keepdim=True) / tokens.sum(1, keepdim=True).clamp(min=1)

@@ -1,4 +1,4 @@
-"""How unsure a policy was of what it generated: the entropies of recipe A."""
+"""Uncertainty of a policy about what it generated: the entropies of recipe A."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def compute_entropy(
     policy: nn.Module | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """How unsure a policy was of each completion: a mean, or a variance, over its tokens. No gradient.
+    """Return a policy's uncertainty about each completion: a mean, or a variance, over its tokens, without gradient.
 
     The logits are worked on a piece at a time, so that a large vocabulary takes some 200 MiB beside the logits themselves.
 
@@ -84,7 +84,7 @@ def compute_entropy(
 
 
 def _stored(given: Any) -> Tensor | None:
-    """What was stored with what a buffer gave out, () or (B,); None of anything else."""
+    """Return the value stored with a buffer's output, () or (B,); None of anything else."""
     rollouts = given if isinstance(given, (list, tuple)) else [given]
     stored = [
         rollout for rollout in rollouts if isinstance(rollout, (StoredText, StoredIds)) and hasattr(rollout, "entropy")
@@ -96,7 +96,7 @@ def _stored(given: Any) -> Tensor | None:
 
 
 def _logits(given: Any) -> Tensor:
-    """Logits, (B, T, V) or (T, V), of whatever has some; refused where that is nothing."""
+    """Return the logits that an object has, (B, T, V) or (T, V); refuse one that has none."""
     found = given["logits"] if isinstance(given, Mapping) and "logits" in given else getattr(given, "logits", given)
     parts = tuple(found) if isinstance(found, (list, tuple)) else (found,)
     parts = tuple(torch.from_numpy(part) if isinstance(part, np.ndarray) else part for part in parts)
@@ -114,7 +114,7 @@ def _logits(given: Any) -> Tensor:
 
 
 def _by_token(logits: Tensor, kind: str, token_ids: Tensor | None) -> Tensor:
-    """Entropy or probability of each token, (..., T), a piece at a time."""
+    """Return the entropy or probability of each token, (..., T), computed piece by piece."""
     if logits.dim() == 3 and not logits.is_contiguous():  # flattened, it would be copied whole
         ids = [None] * len(logits) if token_ids is None else list(token_ids)
         return torch.stack([_by_token(row, kind, own) for row, own in zip(logits, ids, strict=True)])

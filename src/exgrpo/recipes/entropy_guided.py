@@ -81,17 +81,20 @@ class DifficultyBucketer:
         self._kind_counts: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        """How many questions are known."""
+        """Return the number of known questions."""
         return len(self.prompts)
 
     # Telling ----------------------------------------------------------------------------------------------------
 
     def number(self, prompt: Any) -> int | None:
-        """The number of a question, in the order in which they came; None where it is unknown."""
+        """Return the number of a question, in order of arrival; None where it is unknown."""
         return self._numbers.get(key_of(prompt))
 
     def update(self, prompt: Any, is_correct: bool, problem_type: Hashable = None) -> int:
-        """One trajectory more of a question; returns the question's number. The latest problem type that was given counts."""
+        """Count one more trajectory of a question; return the question's number.
+
+        The latest given problem type counts.
+        """
         question = self._numbers.setdefault(key_of(prompt), len(self.prompts))
         if question == len(self.prompts):
             self.prompts.append(_own(prompt))
@@ -107,20 +110,20 @@ class DifficultyBucketer:
     # Asking -----------------------------------------------------------------------------------------------------
 
     def counts(self, question: int) -> tuple[int, int]:
-        """Right ones and all, in the window of the question with this number."""
+        """Return right ones and all, in the window of the question with this number."""
         return self._counts[question]
 
     def rate(self, prompt: Any) -> float:
-        """The correctness rate of a question, NaN where it is unknown."""
+        """Return the correctness rate of a question, NaN where it is unknown."""
         question = self.number(prompt)
         return math.nan if question is None else _share(self._counts[question])
 
     def rate_of_type(self, problem_type: Hashable) -> float:
-        """The correctness rate over the latest trajectories of a problem type, NaN where it is unknown."""
+        """Return the correctness rate over the latest trajectories of a problem type, NaN where it is unknown."""
         return _share(self._kind_counts.get(self._kind_numbers.get(problem_type, -1), (0, 0)))
 
     def bucket(self, prompt: Any, difficulty_range: Range = (0.3, 0.7)) -> str:
-        """`too_hard`, `hard`, `medium`, `easy`, `too_easy` or `unknown`."""
+        """Return `too_hard`, `hard`, `medium`, `easy`, `too_easy` or `unknown`."""
         question = self.number(prompt)
         if question is None:
             return UNKNOWN
@@ -135,12 +138,15 @@ class DifficultyBucketer:
         return HARD if rate <= self.bounds(rates[kinds == kinds[question]], difficulty_range)[0] else EASY
 
     def kinds(self) -> NDArray[np.int64]:
-        """A number for the problem type of each question, (Q,); all 0 unless bounds adapt to each type apart."""
+        """Return a number for the problem type of each question, (Q,); all 0 unless bounds adapt to each type apart."""
         apart = self.adaptive and self.by_problem_type
         return np.array(self._kinds, np.int64) if apart else np.zeros(len(self._kinds), np.int64)
 
     def bounds(self, rates: FloatArray, difficulty_range: Range = (0.3, 0.7)) -> Range:
-        """Of `medium`: the range as it is, or its quantiles of the rates, (n,); NaN where there are none."""
+        """Return the bounds of `medium`: the range itself, or its quantiles of the rates, (n,).
+
+        NaN where there are none.
+        """
         low, high = check_range("DifficultyBucketer", difficulty_range)
         if not self.adaptive:
             return low, high
@@ -150,7 +156,7 @@ class DifficultyBucketer:
     def inside(
         self, rates: FloatArray, difficulty_range: Range = (0.3, 0.7), kinds: NDArray[np.int64] | None = None
     ) -> NDArray[np.bool_]:
-        """Which of questions with these rates, (n,), and numbers of types, (n,), are medium."""
+        """Return which of the questions with these rates, (n,), and type numbers, (n,), are medium."""
         medium = np.zeros(len(rates), bool)
         if not self.adaptive:
             low, high = self.bounds(rates, difficulty_range)
@@ -163,8 +169,9 @@ class DifficultyBucketer:
 
 
 def key_of(prompt: Any) -> Hashable:
-    """What a question is known by: the content of its prompt. Text, token ids (list, tuple, array or tensor), a list of
-    messages, or anything hashable.
+    """Return the key of a question: the content of its prompt.
+
+    A prompt is text, token ids (list, tuple, array or tensor), a list of messages, or anything hashable.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -191,20 +198,20 @@ def check(condition: bool, message: str) -> None:
 
 
 def check_count(who: str, name: str, value: object, low: int) -> None:
-    """A whole number of at least `low`."""
+    """Check for a whole number of at least `low`."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= low
     check(whole, f"{who} needs a whole number of at least {low} for {name}, not {value!r}")
 
 
 def check_range(who: str, difficulty_range: Range) -> Range:
-    """Two ascending numbers in [0, 1]."""
+    """Check for two ascending numbers in [0, 1], and return them."""
     low, high = difficulty_range
     check(0 <= low < high <= 1, f"{who} needs a difficulty range with 0 <= low < high <= 1, not {difficulty_range!r}")
     return low, high
 
 
 def check_percentile(who: str, percentile: float) -> float:
-    """A number in (0, 100]."""
+    """Check for a number in (0, 100], and return it."""
     check(
         0 < percentile <= 100, f"{who} needs an entropy_percentile in (0, 100], not {percentile!r}; the recipe has 25"
     )
@@ -212,13 +219,13 @@ def check_percentile(who: str, percentile: float) -> float:
 
 
 def check_strategy(who: str, strategy: str) -> tuple[str, bool, str]:
-    """What a strategy is, by name."""
+    """Look up a strategy by name."""
     check(strategy in STRATEGIES, f"{who} needs a strategy of {', '.join(STRATEGIES)}, not {strategy!r}")
     return STRATEGIES[strategy]
 
 
 def _own(prompt: Any) -> Any:
-    """A prompt that shares no memory with the caller's batch."""
+    """Copy a prompt, so that it shares no memory with the caller's batch."""
     if hasattr(prompt, "detach"):
         return prompt.detach().cpu().clone()
     return copy.deepcopy(prompt) if isinstance(prompt, (list, np.ndarray)) else prompt

@@ -32,7 +32,7 @@ Verifier = Callable[..., Sequence[float | None]]
 
 @dataclass(frozen=True)
 class ExperienceScore:
-    """Of one rollout.
+    """The score of one rollout.
 
     Args:
         success: 1 or 0; NaN where the verifier could not score it.
@@ -57,7 +57,8 @@ class ExperienceScorer:
         embedder: texts -> (n, D) array: a `TextEncoder`, or any callable. Or an object whose `encode` takes texts, as that of
             sentence-transformers, or one text.
         success_weight: w in quality = w success + (1 - w) diversity.
-        verifier_model, embedding_model: the recipe's names of verifier and embedder.
+        verifier_model: the recipe's name of the verifier.
+        embedding_model: the recipe's name of the embedder.
 
     Raises:
         ConfigurationError: an argument of another kind, or a success weight outside [0, 1].
@@ -80,7 +81,7 @@ class ExperienceScorer:
         self._diversity = Diversity()
 
     def score(self, question: Any, completion: Any, /, *, remember: bool = True, **columns: Any) -> ExperienceScore:
-        """The score of one rollout; `columns` hold one value each (`answer="4"`), otherwise as `score_batch`."""
+        """Score one rollout; `columns` hold one value each (`answer="4"`), otherwise as `score_batch`."""
         one = {name: [value] for name, value in columns.items()}
         return self.score_batch([question], [completion], remember=remember, **one)[0]
 
@@ -93,7 +94,7 @@ class ExperienceScorer:
         remember: bool = True,
         **columns: Sequence[Any],
     ) -> list[ExperienceScore]:
-        """The scores of n rollouts; to a later one the earlier ones of its question are previous rollouts.
+        """Score n rollouts; for a later one, earlier ones of its question are previous rollouts.
 
         Args:
             questions: n; what names a question: its prompt, as text, token ids or messages, known by its content; or an id.
@@ -127,7 +128,7 @@ class ExperienceScorer:
     def score_rollout(
         self, rollout: Any, problem: Any, previous: Sequence[Any] | None = None, **columns: Any
     ) -> ExperienceScore:
-        """The score of one rollout, with the arguments of the recipe's text.
+        """Score one rollout, with the arguments of the recipe's text.
 
         Args:
             rollout: a string, or a list of messages.
@@ -160,7 +161,7 @@ class ExperienceScorer:
         return ExperienceScore(success, diversity, quality_of(success, diversity, self._success_weight), own)
 
     def seen(self, question: Any) -> int:
-        """How many rollouts of a question are remembered."""
+        """Return how many rollouts of a question are remembered."""
         return self._diversity.seen(self._numbers.get(key_of(question), -1))
 
     def forget(self) -> None:
@@ -170,7 +171,10 @@ class ExperienceScorer:
 
     @staticmethod
     def tiers(qualities: ArrayLike) -> NDArray[np.intp]:
-        """The tier of each rollout of ONE question, oldest first: 0 the best 25 %, 3 the last; NaN ranks last."""
+        """Return the tier of each rollout of ONE question, oldest first: 0 the best 25 %, 3 the last.
+
+        NaN ranks last.
+        """
         return tier_of_each(qualities)
 
     def _successes(
@@ -181,12 +185,12 @@ class ExperienceScorer:
         if inspect.isawaitable(answer):
             answer.close() if inspect.iscoroutine(answer) else None
             raise ConfigurationError(
-                "ExperienceScorer needs a verifier that answers at once, but this one is async. Pass its plain form."
+                "ExperienceScorer needs a synchronous verifier, but this one is async. Pass its synchronous form."
             )
         rewards = list(answer)
         if len(rewards) != len(completions):
             raise ConfigurationError(
-                f"a verifier must answer {len(completions)} completions with as many rewards, but gave {len(rewards)}."
+                f"a verifier must return one reward for each of {len(completions)} completions, but gave {len(rewards)}."
             )
         unscorable = [reward is None or math.isnan(reward) for reward in rewards]
         return [
@@ -196,7 +200,7 @@ class ExperienceScorer:
 
 
 def _given(name: str, own: Any, published: Any, method: str, wrapped: Callable[[Any], Any]) -> Any:
-    """A verifier or an embedder under one of its two names, as a callable."""
+    """Return a verifier or an embedder, given under one of its two names, as a callable."""
     other = {"verifier": "verifier_model", "embedder": "embedding_model"}[name]
     if own is not None and published is not None:
         raise ConfigurationError(f"ExperienceScorer needs {name} or {other}, not both.")
@@ -212,7 +216,7 @@ def _given(name: str, own: Any, published: Any, method: str, wrapped: Callable[[
 
 
 def _checked(model: Any) -> Verifier:
-    """A reward function of an object that checks one rollout at a time."""
+    """Make a reward function of an object that checks one rollout at a time."""
     named = {"rollout", "problem"} <= set(inspect.signature(model.check).parameters)
 
     def verify(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
@@ -223,7 +227,7 @@ def _checked(model: Any) -> Verifier:
 
 
 def _encoded(model: Any) -> Embedder:
-    """An embedder of an object that encodes texts, or one text at a time."""
+    """Make an embedder of an object that encodes texts, or one text at a time."""
 
     def embedder(texts: Sequence[str]) -> ArrayLike:
         try:

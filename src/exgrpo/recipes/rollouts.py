@@ -103,7 +103,7 @@ class Rollouts:
 
     @classmethod
     def of(cls, rollouts: Any, device: torch.device | str | None = None) -> "Rollouts":
-        """`Rollouts` as they are; those of a sample as tensors.
+        """Return `Rollouts` as they are; those of a sample as tensors.
 
         Raises:
             ConfigurationError: it is neither, or the prompts or rollouts of the sample are not token ids.
@@ -121,17 +121,17 @@ class Rollouts:
         return len(self.completion_ids)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """The token ids of each completion, without padding."""
+        """Yield the token ids of each completion, without padding."""
         return (ids[own] for ids, own in zip(self.completion_ids, self.mask.bool(), strict=True))
 
     @property
     def groups(self) -> Tensor:
-        """Which prompt each rollout answers, (B,): equal for equal token ids."""
+        """Index of the prompt that each rollout answers, (B,): equal for equal token ids."""
         own = torch.where(self.prompt_mask.bool(), self.prompt_ids, -1)
         return torch.unique(own, dim=0, return_inverse=True)[1]
 
     def under(self, policy: Policy, temperature: float = 1.0) -> "Rollouts":
-        """With `logps` under a policy, with gradient unless the caller turned that off.
+        """Return a copy with `logps` under a policy, with gradient unless the caller turned that off.
 
         Args:
             policy: see `Policy`.
@@ -141,7 +141,7 @@ class Rollouts:
 
 
 def logps_under(policy: Policy, rollouts: Any, temperature: float = 1.0) -> Tensor:
-    """Log-probs of the completion tokens under a policy, (B, T); 0 outside the mask.
+    """Return log-probs of the completion tokens under a policy, (B, T); 0 outside the mask.
 
     A module is called as `model(input_ids=..., attention_mask=...)` and answers with logits, (B, L, V), or with an object that
     has `logits`; any other policy is called with the rollouts.
@@ -155,7 +155,7 @@ def logps_under(policy: Policy, rollouts: Any, temperature: float = 1.0) -> Tens
 
 
 def completion_logits(policy: nn.Module, rollouts: Rollouts, temperature: float = 1.0) -> Tensor:
-    """The logits that a model gives for each completion token, (B, T, V), float32 at least."""
+    """Return the logits that a model gives for each completion token, (B, T, V), float32 at least."""
     lead = rollouts.prompt_mask.argmax(1, keepdim=True)  # moved behind its row: padding then shifts no position
     width = rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1]
     places = torch.arange(width, device=lead.device)[None] + lead
@@ -171,8 +171,9 @@ def completion_logits(policy: nn.Module, rollouts: Rollouts, temperature: float 
 def compute_importance_weights(
     old_policy: Policy | None, current_policy: Policy | None, rollouts: Any, *, temperature: float = 1.0
 ) -> Tensor:
-    """w = pi_current / pi_old of each completion token, from the difference of log-probs; log w counts as at most 20 either
-    way, so that nothing overflows.
+    """Return w = pi_current / pi_old of each completion token.
+
+    Computed from the difference of log-probs; log w counts as at most 20 either way, so that nothing overflows.
 
     Args:
         old_policy: that generated the rollouts; no gradient flows through it. None: the rollouts' `behaviour_logps`, which are
@@ -211,7 +212,7 @@ def compute_grpo_loss(
     scale: str = "group",
     max_completion_length: int | None = None,
 ) -> Tensor:
-    """GRPO's loss: advantages inside the group of each prompt, the policy gradient, PPO's clip where weights are given.
+    """Compute GRPO's loss: group advantages, policy gradient, and PPO's clip where weights are given.
 
     The gradient flows through the weights if they have one, else through `rollouts.logps`; weights without gradient count as
     numbers. A rollout that is the only one of its prompt, or whose group has equal rewards, teaches nothing; a warning says so
@@ -272,7 +273,7 @@ def compute_grpo_loss(
 
 
 def advantages_by_group(rewards: Tensor, groups: Tensor, scale: str = "none") -> Tensor:
-    """Advantages (B,) of rewards (B,) in groups (B,) of any sizes; see `exgrpo.objective.group_advantages`."""
+    """Return advantages (B,) of rewards (B,) in groups (B,) of any sizes; see `objective.group_advantages`."""
     order = torch.argsort(groups, stable=True)
     sizes = torch.bincount(groups)
     place = torch.arange(len(groups), device=groups.device) - (sizes.cumsum(0) - sizes)[groups[order]]
@@ -287,7 +288,7 @@ def advantages_by_group(rewards: Tensor, groups: Tensor, scale: str = "none") ->
 
 
 def _padded(rows: Sequence[Any], pad: float, dtype: torch.dtype, left: bool = False) -> tuple[Tensor, Tensor]:
-    """(B, longest) and its mask."""
+    """Pad rows to (B, longest); return them and their mask."""
     text = [row for row in rows if isinstance(row, str)]
     check(not text, f"Rollouts needs token ids, not text ({text[0][:40]!r})" if text else "")
     given = [torch.as_tensor(np.array(row) if isinstance(row, np.ndarray) else row, dtype=dtype) for row in rows]
@@ -305,7 +306,7 @@ def _is_function(policy: Policy | None) -> bool:
 
 
 def _device_of(*policies: Policy | None) -> torch.device:
-    """That of the first module with parameters, else the CPU."""
+    """Return the device of the first module with parameters, else the CPU."""
     modules = (policy for policy in policies if isinstance(policy, nn.Module))
     return next((parameter.device for module in modules for parameter in module.parameters()), torch.device("cpu"))
 
@@ -323,7 +324,7 @@ def _logps(policy: Policy | None, rollouts: Any, temperature: float, kept: str, 
 
 
 def _log_weights(rollouts: Rollouts, weights: Tensor | None) -> Tensor:
-    """log w with a gradient, (B, T)."""
+    """Return log w with a gradient, (B, T)."""
     own = None if rollouts.logps is None else rollouts.logps - rollouts.logps.detach()  # 0, with a gradient
     if weights is None:
         log_w = own

@@ -6,7 +6,7 @@ from .trajectory_buffer import Sample, TrajectoryBuffer
 
 
 class SelectiveReplay:
-    """Which updates replay, and what: with a probability an update is a replay update, once the gate is open.
+    """Replay in a random share of the updates, once the gate is open.
 
     What an update does follows from the seed and its number (`updates`) alone; set that when a run goes on.
 
@@ -59,8 +59,9 @@ class SelectiveReplay:
     def batch(
         self, buffer: TrajectoryBuffer, size: int, epoch: float, *, group_size: int | None = None
     ) -> "Sample | None":
-        """What this update replays, `size` trajectories at most; None where it is to be a fresh one. To be asked once for
-        each update.
+        """Return what this update replays, at most `size` trajectories; None where it is a fresh one.
+
+        Call it once for each update.
 
         Args:
             buffer: that holds the trajectories.
@@ -89,7 +90,10 @@ class SelectiveReplay:
         return sample
 
     def _closed(self, epoch: float, stored: int) -> str | None:
-        """Why the gate is closed. It is asked anew each time: a buffer that was cleared fills up first."""
+        """Return why the gate is closed, or None.
+
+        Evaluated on every call: a buffer that was cleared fills up first.
+        """
         closed = []
         if epoch < self.replay_start_epoch:
             closed.append(f"epoch {epoch:.2f} < {self.replay_start_epoch:g}")

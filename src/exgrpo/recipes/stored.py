@@ -1,4 +1,4 @@
-"""What goes into a `TrajectoryBuffer`, and what comes out of it."""
+"""Input and output values of a `TrajectoryBuffer`."""
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class StoredRollout(Trajectory):
 
     @property
     def digest(self) -> int:
-        """What tells two apart: the recipe stores a rollout as often as it was generated."""
+        """Identity of a rollout: the recipe stores one as often as it was generated."""
         return self.number
 
     @property
@@ -104,7 +104,7 @@ class Sample(Mapping[str, Any]):
     behaviour_logps: list[FloatArray | None]
 
     def __len__(self) -> int:
-        """How many trajectories."""
+        """Return the number of trajectories."""
         return len(self.prompts)
 
     def __iter__(self) -> Iterator[str]:
@@ -146,7 +146,7 @@ def check_keys(trajectory: Mapping[str, Any]) -> None:
 def stored_rollout(
     question: int, number: int, trajectory: Mapping[str, Any], reward: float, right: bool
 ) -> StoredRollout:
-    """What is kept of a mapping, the `number`-th that was added."""
+    """Make a stored rollout of a mapping, the `number`-th that was added."""
     rollout, logps = trajectory["rollout"], trajectory.get("behaviour_logps")
     text = rollout if isinstance(rollout, str) else None
     try:
@@ -168,7 +168,7 @@ def stored_rollout(
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Of a list, an array, or a tensor on any device and of any precision."""
+    """Convert a list, an array, or a tensor on any device and of any precision."""
     if not hasattr(values, "detach"):
         return np.asarray(values)
     cpu = values.detach().cpu()

@@ -104,7 +104,7 @@ class TrajectoryBuffer:
         self.experience = self._room(FIRST_ROOM)
 
     def __len__(self) -> int:
-        """How many trajectories are stored."""
+        """Return how many trajectories are stored."""
         return len(self.experience)
 
     def clear(self) -> None:
@@ -115,8 +115,10 @@ class TrajectoryBuffer:
         self.experience = self._room(FIRST_ROOM)
 
     def snapshot_policy(self, model: Any) -> None:
-        """Put a copy of a model (`torch.nn.Module`) into `policy_snapshot`: evaluation mode, no gradient. The model itself,
-        put there, would go on learning."""
+        """Copy a model (`torch.nn.Module`) into `policy_snapshot`: evaluation mode, no gradient.
+
+        The model itself, put there, would keep training.
+        """
         self.policy_snapshot = copy.deepcopy(model).eval().requires_grad_(False)
 
     # In ---------------------------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ class TrajectoryBuffer:
         group_size: int | None = None,
         seed: int | tuple[int, int] | None = None,
     ) -> Sample:
-        """Draw trajectories, without replacement, all that qualify alike; fewer than `size` where there are no more.
+        """Draw qualifying trajectories uniformly without replacement; fewer than `size` where there are no more.
 
         With `group_size`, draw questions alike instead, however many trajectories they have, and of each up to so many of its
         own: GRPO then has something to compare in.
@@ -210,7 +212,10 @@ class TrajectoryBuffer:
     # Asking -----------------------------------------------------------------------------------------------------
 
     def tier(self, prompt: Any) -> int | None:
-        """The tier of a question, 0 (never right) and up, by its rate rounded to one in `window_size`; None where unknown."""
+        """Return a question's tier, 0 (never right) and up, by its rate rounded to 1 / `window_size`.
+
+        None if unknown.
+        """
         question = self.difficulty.number(prompt)
         if question is None:
             return None
@@ -219,15 +224,14 @@ class TrajectoryBuffer:
         return min(int(bucket / resolution * self.difficulty_tiers), self.difficulty_tiers - 1)
 
     def entropy_bounds(self) -> FloatArray:
-        """The stored entropies at `entropy_percentiles`; NaN where none is known."""
+        """Return the stored entropies at `entropy_percentiles`; NaN where none is known."""
         entropies = self._entropies()
         if not entropies.size:
             return np.full(len(self.entropy_percentiles), np.nan)
         return np.asarray(np.percentile(entropies, self.entropy_percentiles, method="inverted_cdf"))
 
     def entropy_class(self, entropy: float) -> int | None:
-        """Which class an entropy is in: 0 (at or below the lowest bound) to 3 (above the highest of three); None where there
-        is nothing to tell by."""
+        """Return an entropy's class, 0 (at or below the lowest bound) to 3 (above the highest); None where unknown."""
         bounds = self.entropy_bounds()
         if math.isnan(entropy) or np.isnan(bounds).any():
             return None
@@ -240,7 +244,10 @@ class TrajectoryBuffer:
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _alike(self, size: int, config: ReplayConfig, eligible: Eligible | None, rng: np.random.Generator) -> list[int]:
-        """The slots of `size` trajectories among all that qualify, all alike; with `tiers` those of each tier."""
+        """Draw the slots of `size` trajectories uniformly among all that qualify.
+
+        With `tiers`, among those of each tier.
+        """
         questions = np.sort(self.experience.replayable())
         if eligible is not None:
             questions = questions[eligible(questions)]
@@ -258,7 +265,7 @@ class TrajectoryBuffer:
         return slots[np.sort(places)].tolist()
 
     def _medium(self, difficulty_range: Range, allowed: Eligible | None) -> Eligible:
-        """Questions of medium difficulty that are also allowed."""
+        """Return a filter for questions of medium difficulty that `allowed` takes too."""
 
         def eligible(questions: IntArray) -> NDArray[np.bool_]:
             rates, kinds = self.experience.questions.accuracy(questions), self.difficulty.kinds()[questions]
@@ -287,11 +294,14 @@ class TrajectoryBuffer:
         )
 
     def _room(self, num_questions: int) -> ExperienceBuffer:
-        """A core buffer for so many questions. The rate over the window comes from `difficulty`."""
+        """Create a core buffer for so many questions.
+
+        The rate over the window comes from `difficulty`.
+        """
         return ExperienceBuffer(num_questions, self.difficulty.window_size, self._config)
 
     def _enlarged(self, num_questions: int) -> ExperienceBuffer:
-        """The same content, with room for more questions."""
+        """Return the same content, with room for more questions."""
         old, new = self.experience, self._room(num_questions)
         snapshot = snapshot_of(old)
         for name in BY_QUESTION:
@@ -304,5 +314,5 @@ class TrajectoryBuffer:
 
 
 def _no_scorer(trajectories: Sequence[Trajectory]) -> Sequence[PolicyStats]:
-    """Entropies are those that were stored: no choice of the recipe measures."""
+    """Raise: no choice of the recipe measures, and entropies are those that were stored."""
     raise AssertionError("nothing is measured again with entropy_refresh='stored'")

@@ -1,4 +1,4 @@
-"""What is replayed, and when."""
+"""Replay: what is replayed, and when."""
 
 from .counts import BY_THE_COIN, expected_count, replay_count
 from .plan import Prefix, ReplayedTrajectory, Rescue, StepPlan

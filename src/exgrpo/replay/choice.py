@@ -1,7 +1,7 @@
-"""Which stored trajectories of a question are replayed.
+"""Trajectory choice: which stored trajectories of a question are replayed.
 
-A *trajectory choice* ranks candidates. What it ranks by may be measured under the CURRENT policy, by a scorer that the host
-passes in: the only call back from the core [ExGRPO, sec. 3.2].
+A *trajectory choice* ranks candidates. Its keys may be measured under the CURRENT policy, by a scorer that the host passes
+in: the only callback of the core [ExGRPO, sec. 3.2].
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ the completion's own tokens)."""
 
 
 def keys_of(candidates: Candidates) -> FloatArray:
-    """Return what the rule ranks by, checked, (n, W): the lowest wins, of equals the older; NaN: not known."""
+    """Return the checked ranking keys, (n, W): the lowest wins, the older on a tie; NaN: not known."""
     name, shape = candidates.config.trajectory_choice, candidates.valid.shape
     return decayed(checked("trajectory_choice", name, TRAJECTORY_CHOICES[name](candidates), shape), candidates)
 
@@ -34,7 +34,10 @@ register("trajectory_choice", "lowest_entropy", lambda c: c.entropy, measured=Tr
 
 
 def eligible_trajectories(candidates: Candidates, stage: str) -> NDArray[np.bool_]:
-    """Return which candidates may be chosen at a stage (`plan`, `added`, `prefix`, `rescue`), as far as is known, (n, W)."""
+    """Return which candidates may be chosen at a stage, as far as is known, (n, W).
+
+    Stages are `plan`, `added`, `prefix` and `rescue`.
+    """
     c, name = candidates, candidates.config.trajectory_choice
     mask = c.valid
     if (rule := TRAJECTORY_CHOICES[name].traits["eligible"]) is not None:
@@ -63,7 +66,7 @@ def eligible_questions(
 
 
 def stale(candidates: Candidates) -> NDArray[np.bool_]:
-    """Return whose measured values no longer count, (n, W)."""
+    """Return which measured values are too old to count, (n, W)."""
     refresh, age = candidates.config.entropy_refresh, candidates.step - candidates.column("entropy_step")
     if refresh == "lazy":
         return np.asarray(age > candidates.config.max_entropy_age)
@@ -76,9 +79,9 @@ def choose(
 ) -> list[list[int]]:  # fmt: skip
     """Return the slots of up to `count` stored trajectories of each question, best first; none where none may be chosen.
 
-    All trajectories of a question compete (`exact`), or the best few by what is cached (`lazy`), those that were never
-    measured first among them. Competitors whose values are not known well enough are measured, in one call of the scorer; a
-    question with no more trajectories than are wanted needs no measurement, unless drift is limited.
+    All trajectories of a question compete (`exact`), or the best few by cached values (`lazy`), unmeasured ones first.
+    Competitors with missing or stale values are measured, in one call of the scorer; a question with no more trajectories
+    than requested needs no measurement, unless drift is limited.
     """
     if not questions:
         return []
@@ -94,18 +97,18 @@ def choose(
         if not config.max_drift:
             to_measure &= competing.sum(1, keepdims=True) > count
         if len(slots := candidates.slots[to_measure]):
-            buffer.measured(slots, score(buffer.get_many(slots)), step)
+            buffer.update_stats(slots, score(buffer.get_many(slots)), step)
         candidates = replace(candidates, valid=competing)
         if config.max_drift:
             candidates = replace(candidates, valid=competing & (candidates.drift <= config.max_drift))
         keys = _known(candidates, keys_of(candidates), np.inf) if measured else keys
     order = np.lexsort((keys, ~candidates.valid), axis=1)[:, :count]
-    best, held = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.valid))
-    return [[slot for slot, is_held in zip(*row, strict=True) if is_held] for row in zip(best, held, strict=True)]
+    best, valid = (np.take_along_axis(values, order, 1).tolist() for values in (candidates.slots, candidates.valid))
+    return [[slot for slot, is_valid in zip(*row, strict=True) if is_valid] for row in zip(best, valid, strict=True)]
 
 
 def _known(candidates: Candidates, keys: FloatArray, unknown: float) -> FloatArray:
-    """Return keys with a value for what is not known, and the highest for what is not held."""
+    """Fill unknown keys with a value; put invalid ones last."""
     return np.where(candidates.valid, np.where(np.isnan(keys), unknown, keys), np.inf)
 
 

@@ -1,4 +1,8 @@
-"""How many questions of a batch are replayed, exactly; and by a coin where that is less than one."""
+"""The number of replayed questions in a batch: exact, or by a coin where it is below one.
+
+Mixings differ in what enters the batch for a replayed question: `share` puts a stored trajectory into its group, `added`
+puts one beside the groups, `prompt` asks the question alone.
+"""
 
 import math
 from decimal import Decimal
@@ -9,7 +13,7 @@ from .rng import SHARE, generator_for
 from .validation import share_now
 
 BY_THE_COIN = "on-policy by the coin"
-"""How a plan's `idle` begins where a coin decided that nothing is replayed this time."""
+"""Beginning of a plan's `idle` when a coin decided against replay this time."""
 
 
 def by_share(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
@@ -20,6 +24,8 @@ def by_share(config: ReplayConfig, batch_size: int, epoch: float, seed: int, ite
 
 
 MIXINGS.register("share", by_share)
+MIXINGS.register("added", by_share, stage="added")
+MIXINGS.register("prompt", by_share, trajectories=False)
 
 
 def replay_count(batch_size: int, replay_share: float) -> int:
@@ -28,14 +34,13 @@ def replay_count(batch_size: int, replay_share: float) -> int:
 
 
 def expected_count(batch_size: int, replay_share: float) -> float:
-    """Return how many questions an iteration replays on average: floor(rho * B); or, where that is 0, rho * B, with which
-    probability it replays one."""
+    """Return how many questions an iteration replays on average: floor(rho * B), or rho * B where that is 0."""
     product = _product(batch_size, replay_share)
     return float(product) if product < 1 else int(product)
 
 
 def one_by_coin(batch_size: int, share: float, seed: int, iteration: int) -> tuple[int, str | None]:
-    """Decide whether one question is replayed where the share comes to less, and say why not."""
+    """Decide by a coin whether one question is replayed where the share is below one; say why not."""
     if not share:
         return 0, "replay_share is 0"
     chance = expected_count(batch_size, share)

@@ -6,7 +6,7 @@ from ..experience.candidates import Candidates
 from ..experience.trajectory import FloatArray
 
 MOST = 500.0
-"""Beyond so many times tau an age makes no difference any more: numbers stay finite."""
+"""Ages beyond so many times tau are treated as equal, so that numbers stay finite."""
 
 
 def decayed(keys: FloatArray, candidates: Candidates) -> FloatArray:

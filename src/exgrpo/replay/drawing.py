@@ -17,7 +17,7 @@ from .rng import QUESTIONS, TRAJECTORIES, generator_for
 from .sampling import Eligible, draw_questions
 
 ROUNDS = 4
-"""How often questions are drawn again in place of those whose trajectories turned out not to be eligible."""
+"""Rounds of drawing questions again in place of those whose trajectories turned out not to be eligible."""
 
 
 @dataclass
@@ -66,12 +66,12 @@ def draw(
 
 
 def all_but_the_last(trajectories: Sequence[Trajectory]) -> list[int]:
-    """Let a group begin with anything but the end of a trajectory."""
+    """Check that a prefix leaves the end of its trajectory out."""
     return [len(trajectory) - 1 for trajectory in trajectories]
 
 
 class Marks(Protocol):
-    """What counts uses: a planner, unless its plans are only tried."""
+    """A sink that records uses: a planner, unless its plans are only previewed."""
 
     buffer: ExperienceBuffer
     listener: Listener
@@ -81,7 +81,7 @@ class Marks(Protocol):
 def take(
     planner: Marks, slots: Sequence[Sequence[int]], iteration: int, step: int, stage: str
 ) -> list[list[ReplayedTrajectory]]:
-    """Read the trajectories of slots, all at once, and mark them as used; each group of slots by itself."""
+    """Read the trajectories of slots, all at once, and mark them as used, in the given groups."""
     buffer, chosen = planner.buffer, np.array([slot for group in slots for slot in group], np.int64)
     if not len(chosen):
         return [[] for _ in slots]
@@ -92,7 +92,7 @@ def take(
 
 
 def with_advantage(buffer: ExperienceBuffer, one: ReplayedTrajectory) -> ReplayedTrajectory:
-    """Say with what advantage a trajectory is added: as it had in its group, or as its question stands now."""
+    """Add the advantage with which a trajectory is added: of its own group, or by its question's accuracy now."""
     t, advantage = one.trajectory, one.trajectory.advantage
     if buffer.config.advantage == "current":
         advantage = float(t.correct) - float(buffer.questions.accuracy(np.array([t.question]))[0])
@@ -106,7 +106,7 @@ def mark(planner: Marks, slots: IntArray, iteration: int, step: int, stage: str)
     buffer = planner.buffer
     records = buffer.table.records[slots]
     questions, serials, entropy = records["question"], records["serial"], records["entropy"].astype(np.float64)
-    buffer.used(slots)
+    buffer.count_uses(slots)
     buffer.questions.replayed(questions, step)
     planner.listener(Replayed(iteration, step, questions, serials, stage, step - records["step"], entropy))
     if most := buffer.config.max_uses:

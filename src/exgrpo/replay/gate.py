@@ -1,5 +1,4 @@
-"""Delayed start: replay begins once the policy is good enough for its successes to be worth replaying
-[ExGRPO, sec. 3.3]."""
+"""Delayed start: replay begins once the policy is good enough [ExGRPO, sec. 3.3]."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -8,23 +7,23 @@ from dataclasses import dataclass, field
 from ..config import ReplayConfig
 
 Counts = tuple[float, int]
-"""Of a generation: right and scorable fresh completions."""
+"""Right and scorable fresh completions of an iteration."""
 
 
 @dataclass
 class Gate:
-    """Opens when all given conditions hold at once, and stays open.
+    """A gate that opens when all given conditions hold at once, and stays open.
 
     Args:
         start_pass_at_1: the mean correctness of the latest fresh completions must exceed this; 0: no such condition.
-        start_step: optimizer steps done, at least; 0: no such condition.
-        start_epoch: epochs done, at least; 0: no such condition.
-        start_size: more trajectories must be stored than this; 0: no such condition.
-        start_completions: how many scorable completions that mean is over, at least. Before there are as many the gate is
+        start_step: least number of optimizer steps done; 0: no such condition.
+        start_epoch: least number of epochs done; 0: no such condition.
+        start_size: more trajectories than this must be stored; 0: no such condition.
+        start_completions: least number of scorable completions that the mean is over; until there are as many, the gate is
             closed: a small batch is often right by luck.
 
     Attributes:
-        recent: of the latest generations that together hold as many, the oldest first.
+        recent: counts of the latest iterations that together have as many completions, the oldest first.
     """
 
     start_pass_at_1: float
@@ -42,14 +41,14 @@ class Gate:
             config.start_pass_at_1, config.start_step, config.start_epoch, config.start_size, config.start_completions
         )
 
-    def look_back_on(self, generations: Iterable[Counts]) -> None:
-        """Forget all but these, the oldest first."""
+    def restore(self, generations: Iterable[Counts]) -> None:
+        """Replace the counts by those of earlier iterations, the oldest first."""
         self.recent.clear()
         for right, scorable in generations:
-            self.saw(right, scorable)
+            self.observe(right, scorable)
 
-    def saw(self, right: float, scorable: int) -> None:
-        """Count what the fresh completions of an iteration were worth."""
+    def observe(self, right: float, scorable: int) -> None:
+        """Add the outcomes of the fresh completions of an iteration."""
         if not scorable:
             return
         self.recent.append((right, scorable))
@@ -59,16 +58,16 @@ class Gate:
 
     @property
     def completions(self) -> int:
-        """Scorable ones of the latest generations."""
+        """Number of scorable completions in the latest iterations."""
         return sum(scorable for _, scorable in self.recent)
 
     @property
     def pass_at_1(self) -> float | None:
-        """Of the latest generations; None where nothing was scorable."""
+        """Pass@1 of the latest iterations; None where nothing was scorable."""
         return sum(right for right, _ in self.recent) / self.completions if self.recent else None
 
     def check(self, step: int, epoch: float, size: int = 0) -> str | None:
-        """Open if the conditions hold; None when open, else why not. size: trajectories stored."""
+        """Open if the conditions hold; return None when open, else why not. size: stored trajectories."""
         if self.open:
             return None
         closed = []

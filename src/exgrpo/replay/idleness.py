@@ -1,11 +1,11 @@
-"""Why nothing can be replayed now, in words: what is logged, and what alarms tell."""
+"""Reasons why nothing can be replayed now, in words, for logs and alarms."""
 
 from ..config import ReplayConfig
 from ..experience.buffer import ExperienceBuffer
 
 
 def why_empty(buffer: ExperienceBuffer, expired: int) -> str:
-    """Say why no question can be replayed.
+    """Explain why no question can be replayed.
 
     Args:
         buffer: without a replayable question.
@@ -16,7 +16,7 @@ def why_empty(buffer: ExperienceBuffer, expired: int) -> str:
         return f"all over age: the last {expired} trajectories were older than max_age={config.max_age}"
     if resting := buffer.num_resting:
         return f"all replayable questions rest: {resting} within cooldown={config.cooldown}"
-    if stored := len(buffer):  # imported, or taken over
+    if stored := len(buffer):  # imported
         return f"no replayable question stored: {stored} trajectories are of questions whose accuracy is not known yet"
     if config.mixing == "prompt" and config.max_uses and buffer.questions.replays.any():
         return f"no replayable question stored: those seen were replayed max_uses={config.max_uses} times or retired"

@@ -1,4 +1,4 @@
-"""Drawing of questions: a few of a large bucket, all alike, or one by one."""
+"""Drawing of questions: uniformly from large buckets, or one by one by weight."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..experience.trajectory import FloatArray, IntArray
 
 
 def draw_members(ready: NDArray[Any], bucket: int, size: int, n: int, rng: np.random.Generator) -> list[int]:
-    """Draw n different questions of a bucket, every set of n alike.
+    """Draw n different questions of a bucket, every set of n being equally likely.
 
     Questions are guessed while a few guesses do, so that a small draw from a large pool need not list the bucket: of numbers
     drawn alike, those of the bucket that are not there yet are members drawn alike.
@@ -34,8 +34,10 @@ def draw_members(ready: NDArray[Any], bucket: int, size: int, n: int, rng: np.ra
 def draw_uniform(
     n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw how many of n questions come from each bucket, where every set of n is alike; those of weight 0 only once the
-    others are exhausted."""
+    """Draw how many of n questions come from each bucket, every set of n being equally likely.
+
+    Buckets of weight 0 are used only once the others are exhausted.
+    """
     first = np.where(np.isneginf(log_weights), 0, room)
     if (n_first := min(n, int(first.sum()))) == n:
         return rng.multivariate_hypergeometric(first, n, method="marginals")
@@ -45,8 +47,10 @@ def draw_uniform(
 def draw_single(
     questions: IntArray, n: int, log_weights: FloatArray, room: NDArray[np.int64], rng: np.random.Generator
 ) -> list[int]:
-    """Draw n of some questions: one after the other in proportion to their weights, without replacement (the n largest of
-    log-weight plus Gumbel noise); those of weight 0 last, those without room never."""
+    """Draw n questions one by one in proportion to their weights, without replacement.
+
+    The n largest of log-weight plus Gumbel noise; those of weight 0 come last, those without room never.
+    """
     keys = rng.gumbel(size=len(log_weights))
     last = ~np.isfinite(log_weights)
     keys = np.where(last, keys, keys + np.where(last, 0.0, log_weights))

@@ -1,5 +1,4 @@
-"""Question samplers as 0.2.0 had them, which answered per stratum: recognised by their shape, and translated, for one
-release."""
+"""Question samplers of the 0.2.0 form, which answered per stratum: recognised and translated for one release."""
 
 import warnings
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from .validation import checked
 
 @dataclass(frozen=True, eq=False)
 class Strata:
-    """What such a sampler looked at: buckets, or single questions of size 1."""
+    """The argument of such a sampler: buckets, or single questions of size 1."""
 
     accuracy: FloatArray
     sizes: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""What one iteration is made of, as data: a plan, the stored trajectories in it, and rescues."""
+"""One iteration as data: the plan, the stored trajectories in it, and rescues."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,7 @@ from ..experience.trajectory import IntArray, Trajectory
 
 @dataclass(frozen=True, eq=False)
 class ReplayedTrajectory:
-    """A stored trajectory in a batch: under which serial it is stored, what it is, how often it had been used, and beside the
-    groups its advantage there."""
+    """A stored trajectory in a batch: its serial, content, earlier uses, and its advantage beside the groups."""
 
     serial: int
     trajectory: Trajectory
@@ -22,21 +21,21 @@ class ReplayedTrajectory:
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """What all members of a group begin with: the first `length` tokens of a stored success, 1 to all but its last."""
+    """The common beginning of a group: the first `length` tokens of a stored success, at least 1 and never all."""
 
     choice: ReplayedTrajectory
     length: int
 
     @property
     def ids(self) -> list[int]:
-        """Its tokens."""
+        """Token ids of the prefix."""
         ids: list[int] = self.choice.trajectory.completion_ids[: self.length].tolist()
         return ids
 
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """What one iteration is made of.
+    """The composition of one iteration.
 
     Args:
         iteration: its number, the key of all random draws.
@@ -70,12 +69,12 @@ class StepPlan:
 
     @property
     def num_replayed(self) -> int:
-        """Replayed questions; with `added` mixing, trajectories."""
+        """Number of replayed questions; with `added` mixing, of trajectories."""
         return int(self.replayed.sum()) + len(self.added)
 
     @property
     def choices(self) -> tuple[ReplayedTrajectory, ...]:
-        """All stored trajectories of the batch."""
+        """Stored trajectories of the batch."""
         return tuple(one for group in self.replays for one in group) + self.added
 
 

@@ -1,13 +1,13 @@
-"""The only coordinator: what the next batch is made of, and what is learned from what came of it.
+"""The planner, the only coordinator: plans the next batch, and updates the experience with its outcomes.
 
 One iteration of a host runs through four calls, in this order::
 
     plan(...)     before generation: which questions are fresh, which replayed, with which trajectories
     rescue(...)   after scoring: which groups without a success get a stored one
     observe(...)  after scoring: accuracies, retirement, the gate
-    admit(...)    once the log-probs of what is to be stored are known: it becomes trajectories
+    admit(...)    once the log-probs of completions to store are known: they become trajectories
 
-Everything here is the same on every rank: it depends on the seed, the number of the iteration, and what was observed.
+Every rank gets the same results: they depend on the seed, the number of the iteration, and the observations.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,24 +34,24 @@ from .stream import FreshStream
 
 
 class ReplayPlanner:
-    """Plans batches and keeps the experience.
+    """Plan batches and keep the experience.
 
     Args:
-        config: what is remembered and replayed.
-        stream: where fresh questions come from; its numbering is the buffer's.
+        config: options of the experience and of replay.
+        stream: source of fresh questions; it numbers questions as the buffer does.
         num_generations: K.
         seed: of every draw.
         store: where token arrays live.
         listener: sees every event as it happens.
         types: problem type of each question, (Q,), 0 and up; needed with `by_problem_type`.
-        longest_prefix: trajectories -> how many of their first tokens a group may begin with, with `prefix` mixing; all
-            but the last by default.
+        longest_prefix: trajectories -> how many of their first tokens a group may begin with, with `prefix` mixing; by
+            default all but the last.
 
     Attributes:
-        diversity: what was stored of each question, as embeddings; None where quality is not used.
-        iteration: number of the next one.
-        prefix_fraction: of a trajectory that `controlled` prefixes aim at; None until it first moved.
-        marks: whether what is planned counts as used.
+        diversity: embeddings of what was stored for each question; None where quality is not used.
+        iteration: number of the next iteration.
+        prefix_fraction: fraction of a trajectory that `controlled` prefixes aim at; None until it first moved.
+        marks: whether planned trajectories count as used.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ReplayPlanner:
         )  # fmt: skip
 
     def abandon(self, plan: StepPlan) -> None:
-        """Give a plan up that will not be trained on: its fresh questions come first in the next."""
+        """Abandon a plan that will not be trained on: its fresh questions come first in the next."""
         self.stream.deferred = plan.questions[~plan.replayed].tolist() + self.stream.deferred
 
     # After scoring ----------------------------------------------------------------------------------------------
@@ -140,12 +140,12 @@ class ReplayPlanner:
         return rule(self, plan, outcomes, score) if rule is not None and self.gate.open else []
 
     def observe(self, plan: StepPlan, groups: Sequence[Group | None]) -> None:
-        """Learn from the fresh completions of an iteration: accuracies, retirement, Pass@1 for the gate.
+        """Update accuracies, retirement and the gate's Pass@1 from the fresh completions of an iteration.
 
         Args:
             plan: of this iteration.
-            groups: one per group of the plan, in its order; fresh completions only, None where there were none. Those with
-                a prefix say nothing of their bare question.
+            groups: one per group of the plan, in its order; fresh completions only, None where there were none. Groups
+                with a prefix do not count for their question.
         """
         if plan.prefixes:
             self._mixing.traits["continued"](self, plan, groups)
@@ -153,7 +153,7 @@ class ReplayPlanner:
         for group, question in zip(groups, plan.questions.tolist(), strict=True):
             if group is not None and group.question != question:
                 raise ValueError(f"observe: group of question {group.question} where the plan has {question}")
-        self.gate.saw(sum(group.successes for group in seen), sum(group.scorable for group in seen))
+        self.gate.observe(sum(group.successes for group in seen), sum(group.scorable for group in seen))
         if not seen:
             return
         stats, event = self.buffer.questions, events.Observed.of(plan.iteration, plan.step, seen)
@@ -164,18 +164,18 @@ class ReplayPlanner:
         stats.chosen(event.question[event.replayed], plan.step)
         rows = zip(seen, stats.accuracy(event.question).tolist(), strict=True)
         contexts = (RetirementContext(g.question, g.successes, g.outcomes.size, a, self.config) for g, a in rows)
-        learned = np.array([bool(self._retires(context)) for context in contexts])
-        if (leaving := np.unique(event.question[learned & ~self.buffer.retired[event.question]])).size:
+        retires = np.array([bool(self._retires(context)) for context in contexts])
+        if (leaving := np.unique(event.question[retires & ~self.buffer.retired[event.question]])).size:
             self.buffer.retire(leaving)
             self.listener(events.Retired(plan.iteration, plan.step, leaving))
 
     def trained(self, plan: StepPlan, stats: Sequence[tuple[int, int, float, float]]) -> None:
-        """Tell what the loss said of replayed trajectories: question, serial, mean log-ratio, ESS."""
+        """Report the loss's statistics of replayed trajectories: question, serial, mean log-ratio, ESS."""
         if stats:
             self.listener(events.Trained(plan.iteration, plan.step, *map(np.array, zip(*stats, strict=True))))
 
     def should_admit(self, group: Group, correct: bool, finish_reason: str) -> bool:
-        """Return whether a completion that could be scored would be stored (but for duplicates, and for its quality)."""
+        """Return whether a scored completion would be stored, before the checks for duplicates and quality."""
         config, truncated = self.config, finish_reason == "length"
         if config.capacity == 0 or not self._mixing.traits["trajectories"] or self.buffer.retired[group.question]:
             return False
@@ -189,10 +189,10 @@ class ReplayPlanner:
         """Store completions, in the given order; return how many were new.
 
         Args:
-            trajectories: those that were wanted; with an embedding where quality is used.
+            trajectories: those that `should_admit` approved; with an embedding where quality is used.
             groups: of this iteration, for an admission rule that looks at them again with the quality.
         """
-        if (dtype := self.config.logp_dtype) != "float32":  # rounded at birth, so that what is read back is the same
+        if (dtype := self.config.logp_dtype) != "float32":  # rounded now, so that a log returns the same values
             trajectories = [replace(t, behaviour_logps=t.behaviour_logps.astype(dtype)) for t in trajectories]
         if self.diversity is not None:
             return admit_graded(self.buffer, self.diversity, self._admits, trajectories, groups)
@@ -201,7 +201,7 @@ class ReplayPlanner:
     # What it was ------------------------------------------------------------------------------------------------
 
     def state(self, step: int, generated_tokens: int = 0) -> events.PlannerState:
-        """Return what does not follow from the buffer; with the buffer it decides all that is planned from here on."""
+        """Return the state that does not follow from the buffer; together they decide all later plans."""
         stream, gate = self.stream, self.gate
         return events.PlannerState(
             self.iteration, step, gate.open, gate.pass_at_1, stream.pass_number, stream.cursor, tuple(stream.deferred),
@@ -209,9 +209,9 @@ class ReplayPlanner:
         )  # fmt: skip
 
     def restore(self, state: events.PlannerState) -> None:
-        """Go on where another planner with the same questions stood; its buffer is restored apart."""
+        """Restore the state of another planner with the same questions; its buffer is restored separately."""
         self.iteration, self.gate.open, self.reviewed = state.generation, state.gate_open, state.reviewed
-        self.gate.look_back_on(state.recent)
+        self.gate.restore(state.recent)
         self.prefix_fraction = state.prefix_fraction
         self.stream.restore(state.pass_number, state.cursor, state.deferred)
 

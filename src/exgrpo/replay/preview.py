@@ -1,4 +1,4 @@
-"""Plans that are only looked at."""
+"""Previews: plans that leave the planner as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +10,16 @@ from .stream import FreshStream
 
 @contextmanager
 def preview(planner: ReplayPlanner, stream: FreshStream) -> Iterator[None]:
-    """Let plans and rescues inside be tried: they mark nothing as used, keep no measurement, tell nobody, and take fresh
-    questions from another stream; the number of the next iteration is the same afterwards.
+    """Try plans and rescues without side effects.
 
-    Time passes all the same: what is too old at the step of a plan leaves, and the gate opens.
+    Inside, plans mark nothing as used, keep no measurement, notify nobody, and take fresh questions from another
+    stream; the iteration number is restored afterwards.
+
+    Time still passes: trajectories too old at the step of a plan leave, and the gate opens.
 
     Args:
-        planner: that plans.
-        stream: where fresh questions come from meanwhile.
+        planner: makes the plans.
+        stream: source of fresh questions inside.
     """
     own = planner.stream, planner.listener, planner.iteration
     planner.stream, planner.listener, planner.marks = stream, ignore, False

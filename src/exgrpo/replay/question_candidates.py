@@ -13,8 +13,10 @@ from ..experience.trajectory import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class QuestionCandidates:
-    """Questions that can be replayed; arrays are (n,), one entry for each. A sampler that was registered with `by_accuracy`
-    sees one entry for each bucket instead, empty ones too, since its answer is the same for all questions of a bucket.
+    """Questions that can be replayed, as a question sampler sees them; arrays are (n,), one entry each.
+
+    A sampler registered with `by_accuracy` sees one entry for each bucket instead, empty ones too, since its answer is
+    the same for all questions of a bucket.
 
     Args:
         accuracy: in [0, 1]; with `spread` difficulty the scaled spread of the rewards.
@@ -34,10 +36,10 @@ class QuestionCandidates:
 
     @property
     def numbers(self) -> IntArray:
-        """The numbers of the questions."""
+        """Numbers of the questions."""
         assert self.questions is not None, "entries are buckets: register the sampler without by_accuracy"
         return self.questions
 
     def of_questions(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Select from values of all questions, (Q,), such as `buffer.questions.replays`."""
+        """Select these questions' entries of an array over all, (Q,), such as `buffer.questions.replays`."""
         return np.asarray(values[self.numbers])

@@ -1,4 +1,4 @@
-"""Retired questions that return, a share of them every so many steps."""
+"""Review: retired questions that return, a share of them every so many steps."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from .rng import REVIEW, generator_for
 def review(
     buffer: ExperienceBuffer, listener: Listener, seed: int, iteration: int, step: int, reviewed: int
 ) -> int | None:
-    """Let a share of the retired questions return, where it is time; return how many, or None where it is not.
+    """Bring back a share of the retired questions when a review is due; return how many, or None when it is not.
 
     Args:
         buffer: that knows them.

@@ -9,5 +9,5 @@ QUESTIONS, TRAJECTORIES, RESCUE, COIN, REVIEW, SHARE, PREFIX, SKIP = range(8)
 
 
 def generator_for(seed: int, generation: int, purpose: int) -> np.random.Generator:
-    """A generator for one purpose of one generation."""
+    """Return the generator for one purpose in one iteration."""
     return np.random.default_rng(np.random.SeedSequence((seed, generation, purpose)))

@@ -1,6 +1,6 @@
-"""Which questions are replayed: a weight for each, then how many of each bucket, then which of a bucket.
+"""Question sampling: a weight for each question, a count for each bucket, then questions of each bucket.
 
-A *question sampler* answers with one log-weight per question. One that reads accuracy alone is asked once per bucket.
+A *question sampler* returns one log-weight per question. One that reads accuracy alone is called once per bucket.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..config import ReplayConfig
 from ..experience.buffer import ExperienceBuffer
-from ..experience.difficulty import UNKNOWN, by_spread, sizes_of
+from ..experience.difficulty import UNKNOWN, by_reward_std, sizes_of
 from ..experience.trajectory import FloatArray, IntArray
 from ..registry import Rule, register
 from .members import draw_members, draw_single, draw_uniform
@@ -25,10 +25,9 @@ Eligible = Callable[[IntArray], NDArray[np.bool_]]
 
 
 def gaussian(candidates: QuestionCandidates) -> FloatArray:
-    """Return log of exp(-(a - mu)^2 / (2 sigma^2)) over the size of the bucket: its questions share its weight, whatever its
-    size [ExGRPO, Eq. 3]."""
+    """Return log-weights exp(-(a - mu)^2 / (2 sigma^2)), shared by the questions of a bucket [ExGRPO, Eq. 3]."""
     config = candidates.config
-    with np.errstate(over="ignore"):  # a sigma so small that all but the nearest weigh nothing
+    with np.errstate(over="ignore"):  # with a tiny sigma only the nearest keep weight
         of_buckets = -(((candidates.accuracy - config.mu) / config.sigma) ** 2) / 2
     return np.asarray(of_buckets - np.log(np.maximum(candidates.bucket_size, 1)))
 
@@ -38,12 +37,12 @@ register("question_choice", "gaussian", gaussian, by_accuracy=True)
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What is drawn from: the questions of one problem type, bucket by bucket or one by one.
+    """The questions of one problem type that a draw is made from, bucket by bucket or one by one.
 
     Args:
         candidates: an entry for each bucket, or for each question.
-        log_weights: of a question of each entry, (n,); -inf: only where nothing else is left.
-        room: how many questions of each entry may be drawn, (n,).
+        log_weights: log-weight of one question of each entry, (n,); -inf: drawn only where nothing else is left.
+        room: number of questions of each entry that may be drawn, (n,).
         ready: bucket of each question, -1 for those that cannot be replayed, (Q,).
     """
 
@@ -62,7 +61,7 @@ class Pool:
 
     @property
     def uniform(self) -> bool:
-        """Whether all weights are the same, but for those of -inf."""
+        """True if all weights but those of -inf are equal."""
         weights = self.log_weights[np.isfinite(self.log_weights)]
         return bool(weights.size and (weights == weights[0]).all())
 
@@ -84,17 +83,18 @@ def draw_questions(
     buffer: ExperienceBuffer, n: int, config: ReplayConfig, rng: np.random.Generator, step: int = 0,
     eligible: Eligible | None = None, ready: NDArray[Any] | None = None,
 ) -> list[int]:  # fmt: skip
-    """Draw n different replayable questions, or as many as there are, in random order; inside a bucket uniform without
-    replacement.
+    """Draw n different replayable questions, or as many as there are, in random order.
+
+    Within a bucket the draw is uniform without replacement.
 
     Args:
-        buffer: that knows them.
-        n: how many.
-        config: which sampler, and its options.
-        rng: of this draw.
+        buffer: the experience.
+        n: number of questions.
+        config: the sampler and its options.
+        rng: generator of this draw.
         step: optimizer steps done.
-        eligible: only these.
-        ready: what `buffer.ready` answers now, where the caller knows.
+        eligible: filter of questions; None: all.
+        ready: result of `buffer.ready()`, if the caller has it.
     """
     pools = pools_of(buffer, config, step, eligible, ready)
     available = np.array([pool.room.sum() for pool in pools], np.int64)
@@ -109,7 +109,7 @@ def pools_of(
     buffer: ExperienceBuffer, config: ReplayConfig, step: int, eligible: Eligible | None = None,
     ready: NDArray[Any] | None = None,
 ) -> list[Pool]:  # fmt: skip
-    """Return what is drawn from, of each problem type."""
+    """Return the pools to draw from, one for each problem type."""
     ready = buffer.ready() if ready is None else ready
     several = range(buffer.num_types) if buffer.num_types > 1 else ()
     parts = [np.where(buffer.types == number, ready, UNKNOWN) for number in several] or [ready]
@@ -123,7 +123,7 @@ def _pool_of(
 ) -> Pool:  # fmt: skip
     resolution, values = buffer.resolution, None
     if config.difficulty == "spread":
-        ready, values = by_spread(ready, buffer.questions.reward_std, resolution)
+        ready, values = by_reward_std(ready, buffer.questions.reward_std, resolution)
     if eligible is not None:
         questions = np.flatnonzero(ready != UNKNOWN)
         ready = ready.copy()
@@ -156,11 +156,12 @@ def bucket_probabilities(log_weights: FloatArray, room: NDArray[np.int64]) -> Fl
 def draw_counts(
     n: int, log_weights: FloatArray, sizes: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw how many questions come from each bucket: multinomial over the non-empty ones, overflow drawn again over those
-    with room left, until all n are placed [ExGRPO, sec. 3.2].
+    """Draw how many questions come from each bucket: multinomial over the non-empty ones [ExGRPO, sec. 3.2].
+
+    Overflow is drawn again over the buckets with room left, until all n are placed.
 
     Args:
-        n: how many questions, at most sizes.sum().
+        n: number of questions, at most sizes.sum().
         log_weights: of whole buckets, (R+1,).
         sizes: (R+1,).
     """

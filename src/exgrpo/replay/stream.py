@@ -1,4 +1,4 @@
-"""The fresh stream: which questions are fresh in the next batch, so that none is ever lost to replay.
+"""The fresh stream: which questions are fresh in the next batch, so that replay never drops one.
 
 A host's sampler yields a fixed number of questions a step and is prefetched: it cannot know how many of them replay
 displaces. So questions are taken from here instead, as many as are needed.
@@ -44,7 +44,7 @@ class FreshStream:
         self._order: IntArray = permutation(0)
 
     def restore(self, pass_number: int, cursor: int, deferred: Sequence[int]) -> None:
-        """Go on where another stream over the same questions stood. Only from the first pass on: orders are drawn in turn."""
+        """Restore the position of another stream over the same questions; only from the first pass on."""
         for number in range(self.pass_number + 1, pass_number + 1):
             self._order = self._permutation(number)
         self.pass_number, self.cursor, self.deferred = pass_number, cursor, list(deferred)
@@ -53,7 +53,7 @@ class FreshStream:
         self, n: int, replayed: Collection[int], retired: NDArray[np.bool_], num_retired: int,
         leaves_out: LeavesOut | None = None, least_recent: Callable[[NDArray[np.bool_]], IntArray] | None = None,
     ) -> tuple[list[int], int]:  # fmt: skip
-        """The next n fresh questions, and how many of them are retired ones that fill up a batch.
+        """Return the next n fresh questions, and how many of them are retired ones that fill up a batch.
 
         If fewer than n questions are left that are neither retired nor replayed in this batch, retired ones fill up in
         stream order; a question comes twice in a batch only where there are fewer distinct questions than n.
@@ -106,8 +106,10 @@ class FreshStream:
         self, n: int, taken: list[int], in_batch: set[int], retired: NDArray[np.bool_], fill: bool,
         leaves_out: LeavesOut | None = None,
     ) -> None:  # fmt: skip
-        """Take from the stream until n are taken: those not retired, or with `fill` the retired ones too; where some are left
-        out, once around at most."""
+        """Take questions from the stream until n are taken.
+
+        Retired ones are passed over, unless `fill` is set; where some are left out, the scan goes around at most once.
+        """
         looked, most = 0, math.inf if leaves_out is None else self.num_questions
         while len(taken) < n and looked < most:
             chunk = self._order[self.cursor : self.cursor + CHUNK]

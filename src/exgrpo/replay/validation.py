@@ -1,4 +1,4 @@
-"""What a user's function answers, checked at the door: the message names the option, not an array library."""
+"""Checks of what a user's function returns: messages name the option, not an array library."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from .question_candidates import QuestionCandidates
 
 
 def checked(option: str, name: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
-    """Return an answer as float64 of the shape that was asked for.
+    """Return a rule's result as float64, checked to have the required shape.
 
     Raises:
         ConfigurationError: it has another shape, or holds no numbers.
@@ -21,10 +21,10 @@ def checked(option: str, name: str, given: Any, shape: tuple[int, ...]) -> Float
     try:
         values = np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{option} {name!r} must answer with numbers, but gave {given!r}.") from error
+        raise ConfigurationError(f"{option} {name!r} must return numbers, but gave {given!r}.") from error
     if values.shape != shape:
         raise ConfigurationError(
-            f"{option} {name!r} must answer with an array of shape {shape}, but gave one of shape {values.shape}."
+            f"{option} {name!r} must return an array of shape {shape}, but gave one of shape {values.shape}."
         )
     return values
 
@@ -39,7 +39,7 @@ def weights_of(sampler: Rule, candidates: QuestionCandidates) -> tuple[FloatArra
     weights, rule = checked("question_choice", name, sampler(candidates), shape), sampler.traits["eligible"]
     if np.isnan(weights).any() or np.isposinf(weights).any():
         raise ConfigurationError(
-            f"question_choice {name!r} must answer with log-weights below infinity and without NaN, but gave {weights}. -inf: "
+            f"question_choice {name!r} must return log-weights below infinity and without NaN, but gave {weights}. -inf: "
             "drawn only where nothing else is left. For questions that are never drawn, register it with eligible=."
         )
     if rule is None:
@@ -48,11 +48,11 @@ def weights_of(sampler: Rule, candidates: QuestionCandidates) -> tuple[FloatArra
 
 
 def share_now(config: ReplayConfig, share: float, epoch: float) -> float:
-    """Return what the schedule makes of a share at this epoch."""
+    """Return the scheduled share at this epoch."""
     name, given = config.schedule, SCHEDULES[config.schedule](share, epoch, config)
     value = checked("schedule", name, given, ())
     if not 0 <= value <= max(1.0, share):
         raise ConfigurationError(
-            f"schedule {name!r} must answer with a share in [0, {max(1.0, share):g}], but gave {given!r}."
+            f"schedule {name!r} must return a share in [0, {max(1.0, share):g}], but gave {given!r}."
         )
     return float(value)

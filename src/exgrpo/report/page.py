@@ -13,7 +13,7 @@ MORE = """\
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """The page of a title and parts that are HTML already."""
+    """Return the page of a title and parts that are HTML already."""
     return (
         "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"

@@ -93,7 +93,7 @@ def plot_curves(
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """(colour, line style) of each arm: that of the preset of this name, else the next one that is free."""
+    """Return (colour, line style) of each arm: that of the preset of this name, else the next free one."""
     free = [(colour, line) for line in LINE_STYLES for colour in OTHER_COLOURS]
     others = [arm for arm in arms if arm not in PRESET_STYLES]
     return {arm: PRESET_STYLES[arm] for arm in arms if arm in PRESET_STYLES} | {
@@ -104,7 +104,7 @@ def arm_styles(arms: Sequence[str]) -> dict[str, tuple[str, str]]:
 def _curve(
     arm: str, rows: Sequence[Mapping[str, Any]], x: str, y: str
 ) -> tuple[list[float], list[float], list[list[float]]]:
-    """Sorted x, the mean y at each, and where every x has the same number of y, more than one, the lines they make."""
+    """Return sorted x and the mean y at each; also the single lines, where all x have equally many y, at least two."""
     points: dict[float, list[float]] = defaultdict(list)
     for row in rows:
         at, value = row.get(x), row.get(y)

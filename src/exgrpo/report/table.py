@@ -16,7 +16,7 @@ EMPTY = "–"
 
 
 def markdown_table(rows: Sequence[Row], columns: Sequence[str] | None = None, digits: int = 3) -> str:
-    """GitHub Markdown, one line per row, without a newline at its end.
+    """Return GitHub Markdown, one line per row, without a newline at its end.
 
     Args:
         rows: dictionaries; a missing key or None gives a dash.
@@ -34,7 +34,7 @@ def markdown_table(rows: Sequence[Row], columns: Sequence[str] | None = None, di
 
 
 def html_table(rows: Sequence[Row], columns: Sequence[str] | None = None, digits: int = 3) -> str:
-    """A table in a card, every text escaped; arguments as of `markdown_table`."""
+    """Return a table in a card, every text escaped; arguments as of `markdown_table`."""
     names = _columns(rows, columns)
     numeric = _numeric(rows, names)
 
@@ -56,7 +56,7 @@ def html_table(rows: Sequence[Row], columns: Sequence[str] | None = None, digits
 def rich_table(
     rows: Sequence[Row], columns: Sequence[str] | None = None, digits: int = 3, title: str | None = None
 ) -> "Table":
-    """The same as a `rich.table.Table`; raises `MissingExtraError` if rich is not installed."""
+    """Return a `rich.table.Table`; raise `MissingExtraError` if rich is not installed."""
     try:
         from rich import box
         from rich.table import Table
@@ -90,7 +90,7 @@ def show_table(
 
 
 def format_cell(value: Any, digits: int = 3) -> str:
-    """Floats with `digits` decimals, integers with thousands separators, None as a dash, lists joined by commas."""
+    """Format floats with `digits` decimals, integers with thousands separators, None as a dash, lists with commas."""
     if value is None:
         return EMPTY
     if isinstance(value, bool):
@@ -117,7 +117,7 @@ def _columns(rows: Sequence[Row], columns: Sequence[str] | None) -> list[str]:
 
 
 def _numeric(rows: Sequence[Row], names: Sequence[str]) -> set[str]:
-    """Columns to align on the right: numbers or nothing in every row."""
+    """Return the columns to align on the right: numbers or nothing in every row."""
     return {
         name
         for name in names

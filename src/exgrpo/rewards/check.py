@@ -1,4 +1,4 @@
-r"""Whether a reward function can read the gold answers of a dataset, and gives 1 to each as its own answer.
+r"""Check whether a reward function can read a dataset's gold answers, and gives 1 to each as its own answer.
 
 A gold answer that cannot be read makes its question useless, and one that is misread makes wrong answers right. Each is
 asked about twice: as `\boxed{gold}`, and in a sentence, "The answer is gold."
@@ -34,7 +34,7 @@ class Gold:
 
 @dataclass(frozen=True)
 class GoldReport:
-    """What a reward function makes of the gold answers of a dataset.
+    """The verdict of a reward function on the gold answers of a dataset.
 
     Attributes:
         reward: name of the function.
@@ -59,11 +59,11 @@ class GoldReport:
 
     @property
     def share_not_themselves(self) -> float:
-        """Of scorable golds, the share that does not get 1 in a box."""
+        """Share of scorable golds that do not get 1 in a box."""
         return self.not_boxed / max(1, self.rows - self.unscorable)
 
     def examples(self, number: int = 3) -> str:
-        """Some of the golds found, for a message."""
+        """Quote some of the golds found, for a message."""
         shown = [f"row {gold.row}: {gold.gold[:80]!r}" for gold in self.found[:number]]
         more = len(self.found) - len(shown)
         return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
@@ -118,14 +118,14 @@ def check_golds(reward: Callable[..., Any], dataset: Any, *, answer_name: str = 
 
 
 def final_answer(gold: str) -> str:
-    """What a gold answer states in the end, where it is a whole solution: its last box, or what follows `####`."""
+    """Return the final statement of a gold answer that is a whole solution: its last box, or what follows `####`."""
     if "####" in gold:
         return gold.rpartition("####")[2].strip()
     return (boxes(gold) or [gold.strip()])[-1]
 
 
 def call(reward: Callable[..., Any], **arguments: Any) -> list[float | None]:
-    """The rewards of a function, whether it is async or not."""
+    """Return the rewards of a function, whether it is async or not."""
     result = reward(**arguments)
     return list(asyncio.run(_result(result)) if inspect.isawaitable(result) else result)
 

@@ -55,7 +55,7 @@ _TYPOGRAPHY = re.compile(
 )
 @versioned
 def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
-    """1.0 where a completion chooses the gold option and no other, else 0.0.
+    """Return 1.0 where a completion chooses the gold option and no other, else 0.0.
 
     Args:
         prompts: Only whether they begin a thought matters.
@@ -75,7 +75,7 @@ def choice_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwa
 
 
 def parse_label(gold: Any) -> str | None:
-    """The label that a gold answer consists of, in upper case, or None."""
+    """Return the label that a gold answer consists of, in upper case, or None."""
     if isinstance(gold, bool) or not isinstance(gold, (str, Integral)):
         return None
     if not isinstance(gold, str) and int(gold) not in range(10):
@@ -85,7 +85,7 @@ def parse_label(gold: Any) -> str | None:
 
 
 def final_choice(text: str) -> str | None:
-    """The label of the one option that `text` commits itself to, in upper case; None if none, or several."""
+    """Return the label of the one option that `text` commits itself to, in upper case; None if none, or several."""
     found = marks(text)
     if found != []:
         labels = {_marked_label(mark) for mark in found or ()}
@@ -105,7 +105,7 @@ def final_choice(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """`text` without looks: characters of other alphabets, fonts, colours and spaces of LaTeX, emphasis."""
+    """Strip `text` of its looks: characters of other alphabets, fonts, colours and spaces of LaTeX, emphasis."""
     return _TYPOGRAPHY.sub("", undressed(plain_characters(text)))
 
 
@@ -123,7 +123,7 @@ def _boxed_label(content: str) -> str | None:
 
 
 def _leading_label(text: str, sentence: bool = False) -> str | None:
-    """The label that `text` begins with, unless another one is joined to it or it is the word "A" or "I"."""
+    """Return the label that `text` begins with, unless another one is joined to it or it is the word "A" or "I"."""
     start = _LEAD.match(text).end()  # type: ignore[union-attr]
     if _ARTICLE.match(text, start):
         return None
@@ -142,7 +142,7 @@ def _leading_label(text: str, sentence: bool = False) -> str | None:
 
 
 def _names_another(text: str, start: int, label: str, sentence: bool) -> bool:
-    """Whether another label stands free in the rest, up to the end of the sentence: `C: 5 or D: 6`, `C maybe D`."""
+    """Return whether another label stands free in the rest of the sentence: `C: 5 or D: 6`, `C maybe D`."""
     end = len(text)
     if sentence:
         if (stop := _STOP.search(text, start)) is not None and not _DOUBT.match(text, stop.end()):
@@ -156,7 +156,7 @@ def _names_another(text: str, start: int, label: str, sentence: bool) -> bool:
 
 
 def _bracketed(text: str) -> str | None:
-    """The label in parentheses on the last line that has one, if it is alone there and no item of a list."""
+    """Return the label in parentheses on the last line that has one, if it is alone there and no item of a list."""
     for line in reversed(text.splitlines()):
         labels = {label.upper() for label in _BRACKETED.findall(line)}
         if labels:
@@ -167,6 +167,6 @@ def _bracketed(text: str) -> str | None:
 
 
 def _is_listed(text: str, line: str) -> bool:
-    """Whether a line is the end of a list of options, which chooses none."""
+    """Return whether a line is the end of a list of options, which chooses none."""
     listed = _LISTED.findall(text)
     return len(listed) > 1 and _LISTED.match(line) is not None and listed[-1] not in listed[:-1]

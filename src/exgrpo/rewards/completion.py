@@ -1,4 +1,4 @@
-"""What every verifier of this package reads: the text of a completion without its thinking, and its boxes.
+"""Reading a completion, for every verifier: its text without its thinking, and its boxes.
 
 A thought may have been begun by the prompt. A text prompt shows it; where the prompt is messages, only who put them
 through the chat template knows, and says so by `thinking_begun`.
@@ -37,7 +37,7 @@ _warned: set[str] = set()
 
 
 def completion_text(completion: Any) -> str:
-    """The text of one completion: a string, or the content of the last assistant message of a list of messages.
+    """Return the text of a completion: a string, or the content of the last assistant message.
 
     A content may be a string, a list of parts of which those of type `text` count, or None (a tool call: no text).
     Raises `ConfigurationError` for anything else, since an exception must never become a score.
@@ -60,7 +60,7 @@ def completion_text(completion: Any) -> str:
 
 
 def _reply(messages: Sequence[Any]) -> Mapping[str, Any] | None:
-    """The last message of the assistant."""
+    """Return the last message of the assistant."""
     return next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
 
 
@@ -77,7 +77,7 @@ def _content_text(content: Any) -> str:
 
 
 def answer_text(completion: Any, begun: bool = False) -> str:
-    """The text of a completion after its last `</think>`; nothing while it still thinks.
+    """Return the text of a completion after its last `</think>`; nothing while it still thinks.
 
     Args:
         completion: see `completion_text`; a message with its thinking in a field of its own has an answer as its content.
@@ -97,7 +97,7 @@ def _with_usual_tags(text: str) -> str:
 
 
 def answer_texts(prompts: Any, completions: Sequence[Any]) -> list[str]:
-    """`answer_text` of all completions, with what is known of their prompts."""
+    """Return `answer_text` of all completions, using what is known of their prompts."""
     began = beginnings(prompts, len(completions))
     return [answer_text(completion, bool(begun)) for completion, begun in zip(completions, began, strict=True)]
 
@@ -109,7 +109,7 @@ def _thinks_apart(completion: Any) -> bool:
 
 @contextmanager
 def thinking_begun(prompts: Sequence[Any], begun: Sequence[bool]) -> Iterator[None]:
-    """Tell the verifiers that are called inside, async ones too, which prompts end in a thought that their template began.
+    """Tell the verifiers called inside, async ones too, which prompts end in a thought that their template began.
 
     Args:
         prompts: N lists of messages, as reward functions get them.
@@ -123,7 +123,7 @@ def thinking_begun(prompts: Sequence[Any], begun: Sequence[bool]) -> Iterator[No
 
 
 def beginnings(prompts: Any, number: int) -> list[bool | None]:
-    """Whether each prompt ends in a thought that it began; None where that is not known."""
+    """Return whether each prompt ends in a thought that it began; None where that is not known."""
     if prompts is None or len(prompts) != number:
         prompts = [None] * number
     known = _begun.get()
@@ -146,14 +146,17 @@ def _has_begun(prompt: Any, known: Mapping[str, bool] | None) -> bool | None:
 
 
 def opens_thinking(prompt: str) -> bool:
-    """Whether the text of a prompt ends in a thought that it began: nothing follows its last `<think>`, or that stands where
-    a reply begins. One that is only spoken of is none."""
+    """Return whether a prompt ends in a thought that it began.
+
+    Nothing follows its last `<think>`, or that stands where a reply begins. A tag that is only spoken of does not
+    count.
+    """
     before, tag, after = _with_usual_tags(prompt).rpartition(THINK_END)[2].rpartition(THINK)
     return bool(tag) and (not after.strip() or _OPENING.search(before[-64:]) is not None)
 
 
 def boxes(text: str) -> list[str] | None:
-    r"""The contents of all `\boxed{...}` in order.
+    r"""Return the contents of all `\boxed{...}` in order.
 
     A box that holds nothing but another one counts once; one that holds more than that is read as a whole. None if a box is
     left open: the completion was cut inside its answer, and `\boxed{4` is not 4.
@@ -163,7 +166,7 @@ def boxes(text: str) -> list[str] | None:
 
 
 def box_spans(text: str) -> list[tuple[int, int, int, int]] | None:
-    """Where the boxes of `boxes` are: start and end of each, start and end of its content."""
+    """Return where the boxes of `boxes` are: start and end of each, start and end of its content."""
     if "boxed" not in text and "fbox" not in text:
         return []
     found: list[tuple[int, int, int, int]] = []
@@ -187,15 +190,19 @@ def box_spans(text: str) -> list[tuple[int, int, int, int]] | None:
 
 
 def versioned(function: F) -> F:
-    """Mark a reward function with the version of its verdicts, to be raised when they change: experience that was scored by
-    another one is then scored again when it is used."""
+    """Mark a reward function with the version of its verdicts, to be raised when they change.
+
+    Experience scored by another version is scored again when it is used.
+    """
     function.__dict__["version"] = VERDICTS
     return function
 
 
 def looks_for(where: str, finds: Callable[[str], bool]) -> Callable[[F], F]:
-    """Let a reward function say where it looks for an answer, and whether a text (see `answer_texts`) holds one there: the
-    trainer then tells at once when no completion of a generation does."""
+    """Declare where a reward function looks for an answer, and how to tell whether a text holds one there.
+
+    See `answer_texts` for the texts. The trainer then reports at once when no completion of a generation holds one.
+    """
 
     def mark(function: F) -> F:
         function.__dict__.update(where=where, finds=finds)
@@ -218,7 +225,7 @@ def warn_unscorable(function: str, wanted: str, gold: Any) -> None:
 
 
 def _shown(gold: Any) -> str:
-    """`repr` that does not fail: an integer can be too long to be written."""
+    """Return `repr`, even of an integer that is too long to be written."""
     try:
         return repr(gold)
     except Exception:  # noqa: BLE001 - the object is not ours

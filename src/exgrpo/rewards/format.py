@@ -12,7 +12,7 @@ from .completion import THINK, THINK_END, beginnings, completion_text
 
 
 def format_reward(prompts: Any, completions: list[Any], **kwargs: Any) -> list[float]:
-    """1.0 for `<think>...</think>` once, at the beginning, with text after it; else 0.0.
+    """Give 1.0 for `<think>...</think>` once, at the beginning, with text after it; else 0.0.
 
     Args:
         prompts: N strings, or N lists of messages; only whether they begin a thought matters. May be None.
@@ -25,7 +25,10 @@ def format_reward(prompts: Any, completions: list[Any], **kwargs: Any) -> list[f
 
 
 def is_well_formed(text: str, opened: bool = False) -> bool:
-    """Whether a completion thinks once, to the end, and then says something; `opened`: its prompt began the thinking."""
+    """Return whether a completion thinks once, to the end, and then says something.
+
+    `opened`: its prompt began the thinking.
+    """
     text = text.lstrip()
     begins = text.startswith(THINK)
     if begins:

@@ -142,7 +142,7 @@ class Mark(NamedTuple):
 
 
 def marks(text: str) -> list[Mark] | None:
-    r"""The different answers that `text` marks, in order; empty if it marks none.
+    r"""Return the different answers that `text` marks, in order; empty if it marks none.
 
     None if there can be no answer: a box or an element was left open, which was cut; all are empty; or one is denied, or
     a part of something else (`-\boxed{2}`). An element left open is overlooked where boxes are there, which are whole.
@@ -185,8 +185,10 @@ def marks(text: str) -> list[Mark] | None:
 
 
 def after_hashes(text: str, limit: int) -> str:
-    """The rest of the line after the last `####` that anything follows, or the next line; one more than `limit` characters
-    at most."""
+    """Return the text after the last `####` that has any, on its line or the next.
+
+    At most one more than `limit` characters.
+    """
     end = len(text)
     while (start := text.rfind("####", 0, end)) >= 0:
         stated = text[start + 4 : min(end, start + limit + 5)].lstrip("# \t\r\n").partition("\n")[0].rstrip("# \t\r")
@@ -197,7 +199,7 @@ def after_hashes(text: str, limit: int) -> str:
 
 
 def elements(text: str) -> list[str] | None:
-    """The different contents of all `<answer>` elements that hold something; None if one is left open, or all are empty."""
+    """Return the distinct contents of all non-empty `<answer>` elements; None if one is left open, or all are empty."""
     found, is_cut = _elements(text)
     held = dict.fromkeys(text[first:last].strip() for _, _, first, last in found)
     contents = [content for content in held if not _PLACEHOLDER.match(content)]
@@ -205,7 +207,7 @@ def elements(text: str) -> list[str] | None:
 
 
 def _elements(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
-    """Where they stand, as `box_spans` tells it, and whether one is left open."""
+    """Return where they stand, as `box_spans` does, and whether one is left open."""
     if "<" not in text:
         return [], False
     found, opened = [], None
@@ -225,7 +227,7 @@ def _untagged(content: str) -> str:
 
 
 def is_denied(text: str, start: int, end: int) -> bool:
-    """Whether the words around `text[start:end]` take it back: "is not the answer", "rather than", "Wait, no"."""
+    """Return whether the words around `text[start:end]` take it back: "is not the answer", "Wait, no"."""
     before = text[max(0, start - BEFORE) : start]
     before = before[max(map(before.rfind, _SENTENCE_ENDS)) + 1 :]
     if _may_deny(before) and _DENIED_BEFORE.search(_TYPOGRAPHY.sub(" ", before).rstrip()):
@@ -245,7 +247,7 @@ def is_denied(text: str, start: int, end: int) -> bool:
 
 
 def _with_what_belongs(text: str, content: str, end: int) -> tuple[str, int]:
-    r"""A number with the sign, scale or unit that stands behind its box, and where they end: `\boxed{5}\%`."""
+    r"""Return a number with the sign, scale or unit that follows its box, and where they end: `\boxed{5}\%`."""
     behind = _BEHIND.match(text, end) if content[-1:] in _ENDS_OF_NUMBERS else None
     if behind is None:
         return content, end
@@ -257,7 +259,7 @@ def _with_what_belongs(text: str, content: str, end: int) -> tuple[str, int]:
 
 
 def _is_attached(text: str, start: int, end: int) -> bool:
-    """Whether `text[start:end]` is a part of something else, or struck out."""
+    """Return whether `text[start:end]` is a part of something else, or struck out."""
     before = text[max(0, start - 32) : start]
     last = before.rstrip(" \t")[-1:]
     if last.isalpha():
@@ -271,7 +273,7 @@ def _is_attached(text: str, start: int, end: int) -> bool:
 
 
 def _may_deny(words: str) -> bool:
-    """Whether a closer look is worth its time."""
+    """Return whether words deserve a closer look."""
     if not words.strip(" .$*\n"):
         return False
     words = words.lower()

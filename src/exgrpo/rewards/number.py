@@ -100,13 +100,13 @@ _UNIT = re.compile(rf"{_WORD}(?:[\s/*.-]+{_WORD})*[.)]?")
 
 
 class Signed(NamedTuple):
-    """A number, or None, and "percent" or "degree" if a sign behind it says so."""
+    """A number, or None, and "percent" or "degree" if a sign follows it."""
 
     value: Fraction | None
     sign: str = ""
 
     def equals(self, other: "Signed") -> bool:
-        """Whether two numbers are equal, and a sign that only one of them has a matter of form."""
+        """Return whether two numbers are equal, treating a sign that only one of them has as a matter of form."""
         if self.value is None or self.value != other.value:
             return False
         if self.sign and other.sign:
@@ -119,19 +119,24 @@ _SIGN = re.compile(r"(?P<percent>%|\b(?:per\s?cent(?:age)?|pct)\b)|\bdeg(?:ree)?
 
 
 def sign_of(text: str) -> str:
-    """The sign behind a number in a cleaned text: "percent", "degree" or none."""
+    """Return the sign after a number in a cleaned text: "percent", "degree" or none."""
     match = _SIGN.search(text)
     return "" if match is None else "percent" if match["percent"] else "degree"
 
 
 def may_lack_sign(value: Fraction, sign: str) -> bool:
-    """Whether a number may stand for itself with a sign: 25 for 25%, and 22.5, which is no angle in radians, for 22.5
-    degrees. 0.25 is not 0.25%, and 1.5 not 1.5 degrees."""
+    """Return whether a number may stand for itself with a sign: 25 for 25%.
+
+    And 22.5, which is no angle in radians, for 22.5 degrees. 0.25 is not 0.25%, and 1.5 not 1.5 degrees.
+    """
     return value.denominator == 1 or (sign == "degree" and abs(value) > 7)
 
 
 def clean(text: str) -> str:
-    """`text` with the typographic variants of numbers written one way. At most a few `MAX_CHARS` should be passed."""
+    """Rewrite the typographic variants of numbers in `text` one way.
+
+    At most a few `MAX_CHARS` should be passed.
+    """
     return _rewritten(join_groups(plain_characters(text)))
 
 
@@ -142,12 +147,12 @@ def _rewritten(text: str) -> str:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The one number that `text` consists of; None if it is two numbers, an expression, a variable or anything else."""
+    """Return the one number that `text` consists of; None if it is anything else, such as an expression."""
     return parse_signed(text)[0]
 
 
 def parse_signed(text: str) -> Signed:
-    """The one number that `text` consists of, and the sign behind it."""
+    """Return the one number that `text` consists of, and the sign after it."""
     if len(text) > MAX_CHARS:
         return NONE
     text = _rewritten(undressed(join_groups(plain_characters(text))))
@@ -175,7 +180,10 @@ def _parse(text: str) -> Fraction | None:
 
 
 def find_numbers(text: str) -> list[tuple[int, int, Fraction | None]]:
-    """(start, end, value) of the numbers in a short, cleaned text; the value is None where it is out of bounds."""
+    """Return (start, end, value) of the numbers in a short, cleaned text.
+
+    The value is None where it is out of bounds.
+    """
     return [
         (
             match.start(),
@@ -187,7 +195,7 @@ def find_numbers(text: str) -> list[tuple[int, int, Fraction | None]]:
 
 
 def is_unit(text: str) -> bool:
-    """Whether what follows a number, with the space between them, is nothing or a unit; `x` and `\\pi` are factors."""
+    r"""Return whether nothing or a unit follows a number, after a space or none; `x` and `\pi` are factors."""
     attached, as_text = text[:1].isalpha(), _TEXT in text
     text = text.replace(_TEXT, "").strip()
     if text.startswith("%"):
@@ -216,7 +224,7 @@ _SURROUNDING = " \t\r\n" + _TEXT
 
 
 def _unwrap(text: str) -> str:
-    """Without surrounding space, closing punctuation, emphasis, and one pair of quotes, braces or parentheses."""
+    """Strip surrounding space, closing punctuation, emphasis, and one pair of quotes, braces or parentheses."""
     text = text.strip(_SURROUNDING).rstrip(".,;:?*_" + _SURROUNDING).lstrip("*_:" + _SURROUNDING)
     for opening, closing in ("{}", "()", '""', "''"):
         if len(text) > 1 and text[0] == opening and text[-1] == closing:

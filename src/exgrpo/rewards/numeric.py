@@ -77,7 +77,7 @@ _OPERATION = re.compile(
 )
 @versioned
 def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
-    """1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
+    """Give 1.0 where the final answer of a completion equals the gold number exactly, else 0.0.
 
     A percent or degree sign that only one of them has is a matter of form behind a whole number: 25 is 25%, 0.25 not 0.25%.
 
@@ -100,7 +100,7 @@ def numeric_reward(prompts: Any, completions: list[Any], answer: list[Any], **kw
 
 
 def parse_gold(gold: Any) -> Fraction | None:
-    """The number of a gold answer, or None if it is not one number."""
+    """Return the number of a gold answer, or None if it is not one number."""
     return _signed_gold(gold).value
 
 
@@ -125,7 +125,10 @@ def _signed_gold(gold: Any) -> Signed:
 
 
 def final_number(text: str) -> Fraction | None:
-    """The one number that `text` commits itself to as its answer; None if there is none, or there are several."""
+    """Return the one number that `text` commits itself to as its answer.
+
+    None if there is none, or there are several.
+    """
     return _final(text).value
 
 
@@ -148,7 +151,10 @@ def _final(text: str) -> Signed:
 
 
 def _marked(mark: Mark) -> Signed:
-    """The number in a box, or in an element: there also one that a sentence states, or several lines end with."""
+    """Return the number in a box, or in an element.
+
+    In an element also one that a sentence states, or several lines end with.
+    """
     signed = parse_signed(mark.content)
     if signed.value is not None or not mark.is_element:
         return signed
@@ -158,20 +164,22 @@ def _marked(mark: Mark) -> Signed:
 
 
 def _statement(text: str) -> tuple[bool, Signed]:
-    """Whether the clause that `text` begins with holds a number at all, and the one that it states and does not take back."""
+    """Return whether the first clause of `text` holds a number, and the one that it states and does not take back."""
     stated, signed, rest, line = _stated(text)
     return stated, signed if signed.value is not None and _stands(rest, line, signed.value) else NONE
 
 
 def _agreed(numbers: list[Signed]) -> Signed:
-    """The number in all of the boxes, if they agree."""
+    """Return the number in all of the boxes, if they agree."""
     first = numbers[0] if numbers else NONE
     return first if all(first.equals(other) for other in numbers) else NONE
 
 
 def _stated(text: str) -> tuple[bool, Signed, str, str]:
-    """Whether the clause after "answer is" holds a number at all, the number that it states, and what follows: of the
-    clause, and of the line."""
+    """Return what follows "answer is": whether its clause holds a number, the number stated, and the rest.
+
+    The rest of the clause, and of the line.
+    """
     head = text[: MAX_CHARS + 1]
     end = _CLAUSE_END.search(head)
     if end is None and len(head) > MAX_CHARS:
@@ -196,14 +204,16 @@ def _stated(text: str) -> tuple[bool, Signed, str, str]:
 
 
 def _sign_behind(rest: str) -> str:
-    """The sign that `rest` begins with."""
+    """Return the sign that `rest` begins with."""
     words = rest.lstrip(" $)*").split(maxsplit=1)
     return sign_of(words[0]) if words else ""
 
 
 def _stands(clause: str, line: str, value: Fraction) -> bool:
-    """Whether nothing on the line takes a stated answer back, and no number of its clause differs from it; what comes after
-    "because" or "since" is a reason."""
+    """Return whether a stated answer stands: nothing on the line takes it back, and no number of its clause differs.
+
+    What comes after "because" or "since" is a reason.
+    """
     if (reason := _REASON.search(clause)) is not None:
         clause = clause[: reason.start()]
     if _DOUBT.search(clause) or _DOUBT.search(line) or _SPELLED.search(clause):
@@ -236,5 +246,5 @@ def _last_number(text: str) -> Signed:
 
 
 def _is_factor(rest: str) -> bool:
-    """Whether the text after a number makes it a part of an expression: `5x`, `5^2`, `5 + 3`, `5\\pi`."""
+    r"""Return whether the text after a number makes it a part of an expression: `5x`, `5^2`, `5 + 3`, `5\pi`."""
     return _FACTOR.match(rest) is not None or not is_unit(_LETTERS.match(rest).group())  # type: ignore[union-attr]

@@ -31,7 +31,7 @@ _STATED = re.compile(r"\b(?:output|answer)\W{0,3}(?:\s?is\b|:)[ \t]*(?::|\*\*)?"
 )
 @versioned
 def code_output_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
-    """1.0 where the output that a completion states equals the gold output, else 0.0.
+    """Give 1.0 where the output that a completion states equals the gold output, else 0.0.
 
     Args:
         prompts: Only whether they begin a thought matters.
@@ -51,7 +51,7 @@ def code_output_reward(prompts: Any, completions: list[Any], answer: list[Any], 
 
 
 def parse_output(gold: Any) -> str | None:
-    """The gold output, normalised; None if it is empty or no string."""
+    """Return the gold output, normalised; None if it is empty or no string."""
     if not isinstance(gold, str):
         return None
     found = blocks(gold)
@@ -60,7 +60,7 @@ def parse_output(gold: Any) -> str | None:
 
 
 def states(text: str, gold: str) -> bool:
-    """Whether the output that `text` commits itself to is the normalised `gold`."""
+    """Return whether the output that `text` commits itself to is the normalised `gold`."""
     marked = marks(text)
     if any(mark.is_element for mark in marked or ()):
         return all(
@@ -85,7 +85,7 @@ def states(text: str, gold: str) -> bool:
 
 
 def blocks(text: str) -> list[str | None]:
-    """The contents of all fenced blocks in order; None for the last if it is left open."""
+    """Return the contents of all fenced blocks in order; None for the last if it is left open."""
     found: list[str | None] = []
     inside: list[str] = []
     fence = ""

@@ -55,12 +55,12 @@ _NOT_FINITE = re.compile(r"(?<![A-Za-z])(?:nan|inf(?:inity)?)[ij]?(?![A-Za-z])",
 def reasoning_gym_reward(
     prompts: Any, completions: list[Any], answer: list[Any], source: list[str], **kwargs: Any
 ) -> list[float | None]:
-    """1.0 where the library's scorer gives exactly 1 to the final answer, None where it cannot judge, else 0.0.
+    """Give 1.0 where the library's scorer gives exactly 1 to the final answer, else 0.0; None where it cannot judge.
 
     Args:
         prompts: Only whether they begin a thought matters.
         completions: N strings, or N lists of messages.
-        answer: Not looked at: the item itself is made anew from its source.
+        answer: ignored: the item itself is made again from its source.
         source: N texts that say where the items come from, as the task `reasoning_gym` makes them.
 
     Raises:
@@ -75,7 +75,7 @@ def reasoning_gym_reward(
 async def async_reasoning_gym_reward(
     prompts: Any, completions: list[Any], answer: list[Any], source: list[str], **kwargs: Any
 ) -> list[float | None]:
-    """`reasoning_gym_reward` that does not block the event loop."""
+    """Score as `reasoning_gym_reward`, without blocking the event loop."""
     asked = _asked(prompts, completions, source)
     scores = await score_async(is_right, [*asked.values()])
     failed = _failed(asked, scores)
@@ -86,7 +86,7 @@ Call = tuple[str | None, str]
 
 
 def _asked(prompts: Any, completions: list[Any], source: list[str]) -> dict[int, Call]:
-    """What the library is asked, by row; what it is not asked about is wrong."""
+    """Return the calls to the library, by row; rows without one are wrong."""
     for origin in {*source}:
         check_name(_name_in(origin))
     check_installed()
@@ -99,7 +99,7 @@ def _asked(prompts: Any, completions: list[Any], source: list[str]) -> dict[int,
 
 
 def _failed(asked: Mapping[int, Call], scores: list[Scored]) -> list[Call]:
-    """What to ask about the scorers that failed: whether they give 1 to the library's own answer."""
+    """Return calls that test the scorers that failed: whether they give 1 to the library's own answer."""
     return [(None, of) for of in sorted({of for (_, of), s in zip(asked.values(), scores, strict=True) if s.failure})]
 
 
@@ -115,7 +115,7 @@ def _rewards(
 
 
 def extract_answer(text: str) -> str | None:
-    """What stands in the last `<answer>` element, or else the whole text, without the space around it.
+    """Return the stripped content of the last `<answer>` element, or else the whole text.
 
     None where elements differ, which is several answers, where one is left open, which was cut, and where all are empty.
     """
@@ -152,7 +152,7 @@ def check_installed() -> None:
 
 
 def is_right(answer: str | None, source: str) -> bool:
-    """Whether the library's scorer gives exactly 1 to an answer, or to the library's own one in place of None."""
+    """Return whether the library's scorer gives exactly 1 to an answer; None stands for the library's own one."""
     items, entry = _entry(source)
     if answer is not None and _NOT_FINITE.search(answer) and not _NOT_FINITE.search(str(entry["answer"])):
         return False  # compared with a number, NaN is neither more nor less, which some scorers take for near
@@ -168,7 +168,7 @@ is_right.warm_up = _import  # type: ignore[attr-defined]
 
 @lru_cache(maxsize=8)
 def open_dataset(origin: str) -> Any:
-    """The library's data set with the name, seed, size and options of the JSON text."""
+    """Return the library's data set with the name, seed, size and options of the JSON text."""
     given = json.loads(origin)
     name, config = given.pop("dataset"), given.pop("config")
     check_name(name)
@@ -183,7 +183,7 @@ def open_dataset(origin: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _entry(source: str) -> tuple[Any, Any]:
-    """The library's data set and item that a `source` column stands for."""
+    """Return the library's data set and item that a `source` column stands for."""
     origin = json.loads(source)
     index = origin.pop("index")
     items = open_dataset(json.dumps(origin, sort_keys=True))

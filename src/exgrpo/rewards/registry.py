@@ -46,7 +46,7 @@ TRL_REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_rew
 
 
 def get_reward(name: str) -> RewardFunction:
-    """The reward function with this name: one of `REWARDS` or `TRL_REWARDS`, or a dotted path to the user's own.
+    """Return the reward function of a name: of `REWARDS` or `TRL_REWARDS`, or a dotted path to the user's own.
 
     `numeric` is understood as `numeric_reward`, and so on. The accuracy rewards of TRL read the gold answer from a
     column `solution`. A dotted path, `package.module.function`, is imported from where Python finds it.

@@ -1,4 +1,4 @@
-r"""What says nothing in an answer, taken away before it is read: looks of characters, fonts, colours, sizes, spaces.
+r"""Typography that means nothing in an answer, removed before reading: fonts, colours, sizes, spaces, odd characters.
 
 `plain_characters` writes the digits and signs of Unicode in ASCII, `join_groups` joins the groups of digits that are nothing
 else, `undressed` is one pass over the tokens of LaTeX. None of them computes anything; all take linear time.
@@ -42,8 +42,10 @@ _GROUPS = re.compile(
 
 
 def plain_characters(text: str) -> str:
-    """`text` in ASCII where a character is only another look: digits of any script, full-width and CJK signs, raised and
-    lowered digits, fractions in one character."""
+    """Rewrite `text` in ASCII where a character is only another look.
+
+    Digits of any script, full-width and CJK signs, raised and lowered digits, fractions in one character.
+    """
     if text.isascii():
         return text
     text = _STACKED.sub(lambda m: f"\\frac{{{m[1]}}}{{{m[2]}}}".translate(_RAISED), text)
@@ -59,7 +61,7 @@ def _vulgar(match: re.Match[str]) -> str:
 
 
 def join_groups(text: str) -> str:
-    """Without what groups digits and nothing else: `{,}`, `,\\!`, thin spaces before three digits. A plain comma may part."""
+    r"""Remove what only groups digits: `{,}`, `,\!`, thin spaces before three digits. A plain comma may part."""
     if "\\" not in text and "{" not in text and text.isascii():
         return text
     return _GROUPS.sub(lambda m: re.sub(r"[^0-9]", "", m[0]), text)
@@ -122,7 +124,7 @@ GROUP = "\x06"  # stands for a comma in braces that groups no thousands
 
 
 class _Group:
-    """What is between two braces, while it is read."""
+    """The content of two braces, while it is read."""
 
     __slots__ = ("argument", "awaited", "command", "infix", "out")
 
@@ -154,7 +156,7 @@ class _Group:
 
 
 def undressed(text: str) -> str:
-    r"""LaTeX without what says nothing: fonts, colours, sizes, spaces, layouts, and braces around one number or letter.
+    r"""Strip LaTeX that says nothing: fonts, colours, sizes, spaces, layouts, braces around one number or letter.
 
     Infix `\over` and `\choose` become `\frac` and `\binom`, all environments of matrices `matrix` or what their brackets say.
     What is coloured so that nobody sees it stays as it is, hence nothing that can be read.

@@ -1,4 +1,4 @@
-"""Write what alarms say: what was seen, what it usually means, what to set instead."""
+"""Messages of alarms: the observation, its usual meaning, and what to set instead."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from ..config import ReplayConfig
 from ..replay import expected_count
 
 Values = Mapping[str, float]
-"""A training log, without what is not a finite number."""
+"""A training log, without values that are not finite numbers."""
 
 EMPTY = "no replayable question stored"
 """Why nothing is replayed, as a plan says it, where there is nothing that could be."""
@@ -21,7 +21,7 @@ ADVICE = {
     "none admitted": "Loosen admission.",
     "all evicted": "Raise max_age, max_uses or capacity.",
 }
-"""What to do, by how the reason begins."""
+"""Advice for each beginning of a reason."""
 
 
 _DEFAULTS = ReplayConfig()
@@ -29,7 +29,7 @@ _DEFAULTS = ReplayConfig()
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """What alarms must know of a run.
+    """The facts about a run that alarms need.
 
     Args:
         mixing, replay_share, start_step, start_epoch, start_size, start_pass_at_1, start_completions, retired_in_stream: its
@@ -55,19 +55,19 @@ class WatchedRun:
 
 
 def lacks_trajectories(run: WatchedRun, values: Values) -> bool:
-    """Tell whether the gate waits for more stored trajectories."""
+    """Return whether the gate waits for more stored trajectories."""
     return values.get("replay/size", 0.0) <= run.start_size if run.start_size else False
 
 
 def has_judged(run: WatchedRun, step: int) -> bool:
-    """Tell whether `start_completions` can have been seen by a step."""
+    """Return whether `start_completions` can have been reached by a step."""
     if run.completions is None or not run.start_pass_at_1:
         return True
     return bool(run.completions * step / run.updates >= run.start_completions)
 
 
 def is_by_the_coin(run: WatchedRun) -> bool:
-    """Tell whether a generation has less than one question to replay, so that a coin decides."""
+    """Return whether an iteration replays less than one question, so that a coin decides."""
     if run.completions is None:
         return False
     return 0 < expected_count(run.completions // run.num_generations, run.replay_share) < 1
@@ -76,7 +76,10 @@ def is_by_the_coin(run: WatchedRun) -> bool:
 def of_collapse(
     early: tuple[float, float], now: tuple[float, float], window: int, flat: int, run: WatchedRun, step: int
 ) -> str:
-    """early, now: mean entropy and Pass@1 of the first and the last window. flat: steps without a rise of Pass@1."""
+    """Describe a collapse of entropy.
+
+    early, now: mean entropy and Pass@1 of the first and the last window. flat: steps without a rise of Pass@1.
+    """
     (entropy, pass_at_1), (entropy_now, pass_at_1_now) = early, now
     replay = ", a smaller replay_share, trajectory_choice='random'" if run.mixing != "none" else ""
     return (
@@ -89,7 +92,7 @@ def of_collapse(
 
 
 def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
-    """bound: what `replay/ess` was below for so many steps."""
+    """Describe a low effective sample size; bound: what `replay/ess` was below for so many steps."""
     names = ("replay/log_ratio_mean", "replay/age_mean", "replay/clamped_share")
     seen = "".join(f", {name} {values[name]:.3g}" for name in names if values.get(name))
     return (
@@ -101,8 +104,11 @@ def of_ess(values: Values, bound: float, steps: int, step: int) -> str:
 
 
 def of_gate(values: Values, steps: int, run: WatchedRun, step: int, reason: str | None = None) -> str:
-    """steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed. reason: of the
-    latest generation."""
+    """Describe a gate that does not open.
+
+    steps: for which nothing but Pass@1, or the number of stored trajectories, kept the gate closed. reason: of the
+    latest iteration.
+    """
     size, needed = run.start_size, run.start_pass_at_1
     pass_at_1 = values.get("fresh/pass_at_1")
     if lacks_trajectories(run, values):
@@ -122,7 +128,10 @@ def of_gate(values: Values, steps: int, run: WatchedRun, step: int, reason: str 
 
 
 def of_idle(values: Values, steps: int, reason: str | None, step: int) -> str:
-    """steps: without replay, though the gate was open. reason: that of the latest generation."""
+    """Describe missing replay.
+
+    steps: without replay, though the gate was open. reason: that of the latest iteration.
+    """
     nothing = reason is None or reason.startswith(EMPTY)
     known = next((text for kind, text in ADVICE.items() if reason is not None and reason.startswith(kind)), None)
     if known is not None:

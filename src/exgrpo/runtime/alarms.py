@@ -7,13 +7,14 @@ Four kinds of alarm, each raised once until what it saw is over:
     gate      replay has not started, and only Pass@1 (or the number of stored trajectories) stands in its way
     idle      replay has started, and nothing is replayed
 
-What they see is the training log alone, so a resumed run that reads it again sees what the uninterrupted one saw.
+What they see is the training log alone, so a resumed run that reads it again sees what the uninterrupted one saw. Where the
+host keeps no log to read, a checkpoint keeps what was seen (`ReplayMonitor.state`).
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -34,14 +35,14 @@ STOPPING = ("collapse", "ess")
 """Kinds that may end training. A run that replays nothing is plain GRPO: sound, and it may start yet."""
 
 ON_POLICY = "on-policy"
-"""How the reason begins when a generation replays nothing because a coin said so."""
+"""Beginning of the reason when a coin decided against replay."""
 
 Reason = Callable[[], str | None]
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """What was raised: its kind, the optimizer step, and the message as logged."""
+    """A raised alarm: its kind, the optimizer step, and the message as logged."""
 
     kind: str
     step: int
@@ -93,7 +94,7 @@ class ReplayMonitor:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was seen."""
+        """Forget all earlier logs."""
         self.raised: list[Alarm] = []
         self._known: dict[str, float] = {}
         self._last_step = 0
@@ -102,10 +103,32 @@ class ReplayMonitor:
         lengths = {"collapse": 1, "ess": self.ess_steps, "gate": self.idle_steps, "idle": self.idle_steps}
         self._spells = {kind: _Spell(length) for kind, length in lengths.items()}
 
-    def update(self, metrics: Mapping[str, Any], step: int, why: Reason | None = None) -> list[Alarm]:
-        """Take one training log in; return the alarms that it raises.
+    def state(self) -> dict[str, Any]:
+        """Return what was seen, as JSON holds it."""
+        return {
+            "raised": [asdict(alarm) for alarm in self.raised],
+            "known": dict(self._known),
+            "last_step": self._last_step,
+            "most_stored": self._most_stored,
+            "confidence": {**vars(self._confidence), "recent": [list(row) for row in self._confidence.recent]},
+            "spells": {kind: [spell.steps, spell.told] for kind, spell in self._spells.items()},
+        }
 
-        A log without a generation (one that is learned from over several steps) says nothing of stores and shares: then
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the observations in `state`; `run` and all bounds and lengths stay those of this monitor."""
+        self.begin()
+        self.raised = [Alarm(**alarm) for alarm in state["raised"]]
+        self._known, self._last_step, self._most_stored = dict(state["known"]), state["last_step"], state["most_stored"]
+        seen = dict(state["confidence"])
+        seen |= {"recent": deque(map(tuple, seen["recent"])), "early": seen["early"] and tuple(seen["early"])}
+        vars(self._confidence).update(seen | {"window": self.entropy_window})
+        for kind, (steps, told) in state["spells"].items():
+            self._spells[kind].steps, self._spells[kind].told = steps, told
+
+    def update(self, metrics: Mapping[str, Any], step: int, why: Reason | None = None) -> list[Alarm]:
+        """Process one training log; return the alarms that it raises.
+
+        A log without a generation (one that is trained on over several steps) says nothing of stores and shares: then
         what was last said of them holds.
 
         Args:
@@ -132,7 +155,7 @@ class ReplayMonitor:
         return new
 
     def _collapsed(self, values: Values, step: int) -> bool | None:
-        """None where nothing can be said; and between the bound and twice the bound, where an alarm is not over yet."""
+        """Return whether entropy collapsed; None where unknown, or between the bound and twice it once raised."""
         if "fresh/entropy" not in values or "fresh/pass_at_1" not in values:
             return None
         retired = 0.0
@@ -149,7 +172,7 @@ class ReplayMonitor:
         return True if seen.entropy <= bound and seen.steps_without_rise >= 2 * self.entropy_window else None
 
     def _waits(self, values: Values, step: int) -> bool | None:
-        """Whether the gate is closed and no more than a condition that may never hold stands in its way.
+        """Return whether the gate is closed only by a condition that may never hold.
 
         `start_step` and `start_epoch` come by themselves; so do `start_completions`, and `start_size` as long as more is
         stored.
@@ -165,7 +188,7 @@ class ReplayMonitor:
         return not (lacks_trajectories(run, values) and more)
 
     def _is_idle(self, values: Values, reason: str | None, told: bool) -> bool | None:
-        """Whether the gate is open and nothing was replayed; None where a coin decided against it.
+        """Return whether the gate is open and nothing was replayed; None where a coin decided against it.
 
         With `rescue` nothing replayed is what one hopes for, and with `prefix` too, where only hard questions get one: idle is
         only a store that is empty.
@@ -203,7 +226,7 @@ class _Spell:
         self.length, self.steps, self.told = length, 0, False
 
     def reaches(self, held: bool | None, steps: int) -> bool:
-        """Whether this is the moment. held: None where nothing is known; then nothing changes."""
+        """Return whether the condition has now lasted long enough; held=None is unknown and changes nothing."""
         if held is None:
             return False
         if not held:

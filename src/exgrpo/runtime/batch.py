@@ -54,7 +54,7 @@ class ReplayBatch:
         return cls(plan, num_generations, offset, size, stored, dict(enumerate(plan.added, rows)))
 
     def with_rescues(self, rescues: Iterable[Rescue]) -> "ReplayBatch":
-        """Put rescuing trajectories into their rows."""
+        """Return a copy with rescuing trajectories in their rows."""
         k = self.num_generations
         rescued = {rescue.group * k + rescue.member: (rescue.choice, "rescue") for rescue in rescues}
         return replace(self, stored={**self.stored, **rescued}) if rescued else self
@@ -65,8 +65,10 @@ class ReplayBatch:
         return range(self.offset, self.offset + self.size)
 
     def holders(self, rows: Sequence[int], world_size: int) -> list[list[int]]:
-        """Return of each process the places of those rows, among given ones, whose stored trajectories it computes. Added ones
-        are dealt in turn; the first of them fills up everywhere."""
+        """Return for each process the places of the given rows whose stored trajectories it computes.
+
+        Added ones are dealt in turn; the first of them fills up everywhere.
+        """
         wanted: list[list[int]] = [[] for _ in range(world_size)]
         first = min(self.added, default=0)
         for place, row in enumerate(rows):
@@ -85,13 +87,12 @@ class ReplayBatch:
         return self.plan.prefixes.get(row // self.num_generations)
 
     def local_prefixes(self) -> dict[int, list[int]]:
-        """Return the tokens that completions of this process begin with, by local row; those without any are left out."""
+        """Return the prefixes of this process's completions by local row; rows without one are absent."""
         found = {row - self.offset: self.prefix_of(row) for row in self.rows}
         return {row: prefix.ids for row, prefix in found.items() if prefix is not None}
 
     def own_tokens(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return 1 for each token of the completions of this process that its policy wrote now, 0 for those before it. lengths:
-        of the completions, (b,)."""
+        """Return 1 for each token that the policy wrote now, 0 for those before it; lengths: of completions, (b,)."""
         begun = {row: len(ids) for row, ids in self.local_prefixes().items()}
         return [[0] * begun.get(row, 0) + [1] * (n - begun.get(row, 0)) for row, n in enumerate(lengths)]
 
@@ -113,7 +114,10 @@ class ReplayBatch:
 
     @property
     def rows_to_hold(self) -> set[int]:
-        """A row for each stored trajectory whose tokens its process needs; of a group that begins inside one the first."""
+        """Return a row for each stored trajectory whose tokens its process needs.
+
+        Of a group that begins inside one, the first.
+        """
         k = self.num_generations
         return self.replayed_rows | {max(row - row % k, row - row % self.size) for row in self.prefixed_rows}
 
@@ -124,7 +128,7 @@ class ReplayBatch:
 
     @property
     def prefixed_rows(self) -> set[int]:
-        """Rows that go on from a stored success, of all processes."""
+        """Rows that continue a stored success, of all processes."""
         k = self.num_generations
         return {row for group in self.plan.prefixes for row in range(group * k, group * k + k)}
 
@@ -150,7 +154,7 @@ class ReplayBatch:
         return [self.question_of(row) for row in self.rows]
 
     def groups(self, outcomes: IntArray, rewards: FloatArray | None = None) -> list[Group | None]:
-        """Say what the fresh completions of each group were worth, those a rescue replaced among them; None without any.
+        """Return the fresh outcomes of each group, those a rescue replaced among them; None without any.
 
         Args:
             outcomes: (B, K), before any rescue.
@@ -241,7 +245,7 @@ class NewRows:
 
     @classmethod
     def of(cls, scored: ScoredBatch, embeddings: Mapping[int, FloatArray] | None = None) -> "NewRows":
-        """Take those of this process out of its batch."""
+        """Extract this process's rows from its batch."""
         ids = zip(scored.to_admit, scored.ids_of(scored.to_admit), strict=True)
         return cls(scored.to_admit, {row: np.array(one, np.int32) for row, one in ids}, embeddings or {})
 
@@ -268,7 +272,7 @@ class NewRows:
 
     @classmethod
     def merge(cls, parts: Sequence["NewRows"]) -> "NewRows":
-        """Put those of all processes together; their rows are disjoint."""
+        """Merge those of all processes; their rows are disjoint."""
         return cls(
             {row: value for part in parts for row, value in part.finish.items()},
             {row: value for part in parts for row, value in part.ids.items()},
@@ -308,8 +312,10 @@ def _behaviour(batch: ReplayBatch, row: int, stats: RowStats) -> FloatArray:
 
 
 def weighted(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
-    """Return one reward per completion, NaN where no function gave any; those of a group that differ by no more than rounding
-    are equal. (N*K, F) -> (N*K,)."""
+    """Return one reward per completion, NaN where no function gave any; (N*K, F) -> (N*K,).
+
+    Rewards of a group that differ by no more than rounding become equal.
+    """
     terms = rewards_per_func * weights.to(rewards_per_func.device)
     rewards = terms.nansum(dim=1).masked_fill(terms.isnan().all(dim=1), torch.nan)
     sizes = terms.abs().nan_to_num(posinf=0.0).sum(1).view(-1, num_generations)
@@ -318,7 +324,7 @@ def weighted(rewards_per_func: Tensor, weights: Tensor, num_generations: int) ->
 
 
 def _deviations(rewards: FloatArray, fresh: IntArray) -> list[float]:
-    """Return the standard deviation of the rewards of each group's fresh members, NaN where none is known. rewards: (B, K)."""
+    """Return the standard deviation of each group's fresh rewards, (B, K); NaN where none is known."""
     values = rewards.astype(np.float64)
     known = ~np.isnan(values) & (np.arange(values.shape[1]) < fresh[:, None])
     count = known.sum(1)
@@ -326,6 +332,8 @@ def _deviations(rewards: FloatArray, fresh: IntArray) -> list[float]:
         mean = np.where(known, values, 0.0).sum(1) / count
         variance = np.where(known, values - mean[:, None], 0.0) ** 2
         deviations = np.sqrt(variance.sum(1) / count)
-    alike = np.where(known, values, -np.inf).max(1) == np.where(known, values, np.inf).min(1)
-    found: list[float] = np.where(alike, 0.0, deviations).astype(np.float32).tolist()  # not what rounding leaves
+    equal = np.where(known, values, -np.inf).max(1) == np.where(known, values, np.inf).min(1)
+    found: list[float] = (
+        np.where(equal, 0.0, deviations).astype(np.float32).tolist()
+    )  # exactly 0, without rounding noise
     return found

@@ -50,8 +50,11 @@ def _refused(replay: ReplayConfig, objective: ObjectiveConfig) -> Iterator[tuple
 
 
 def without_behaviour(path: str) -> list[Provenance]:
-    """Origins of what is stored without behaviour log-probs in an output directory, a log or an exported folder; none where
-    there is no experience (any more): a run that is resumed does not need it, and another one says so when it starts."""
+    """List origins of stored experience without behaviour log-probs, in an output directory, log or export.
+
+    None where there is no experience (any more): a resumed run does not need it, and another one reports it when it
+    starts.
+    """
     with usable(Path(path)):
         place = Path(path).expanduser()
         if place.is_dir() and log_in(place).is_file():
@@ -66,7 +69,7 @@ def without_behaviour(path: str) -> list[Provenance]:
 
 
 def unknown_in_log(reader: LogReader) -> list[Provenance]:
-    """Origins of what the newest branch of a log stores now without behaviour log-probs."""
+    """List origins of what the newest branch of a log now stores without behaviour log-probs."""
     unknown = {number: origin for number, origin in reader.origins().items() if origin.behaviour_logps == UNKNOWN}
     if not unknown:
         return []

@@ -1,7 +1,7 @@
 """Read and write what a checkpoint holds beside the host's files.
 
 `exgrpo.json` says where in the experience log the checkpoint stands, and counts what the host forgets. In the middle of a
-generation block, `exgrpo-rank-N.safetensors` of each process holds the batch that is being learned from.
+generation block, `exgrpo-rank-N.safetensors` of each process holds the batch that is being trained on.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ Block = list[dict[str, Tensor | None]]
 
 
 @dataclass
-class CheckpointFacts:
+class CheckpointRecord:
     """Contents of `exgrpo.json`.
 
     Args:
@@ -45,6 +45,7 @@ class CheckpointFacts:
         shape: of a block, as the run's options and processes cut it.
         metrics, loss_not_logged, last_logged_step: what waits for the host's next log.
         counts: of what was stored, replayed and retired.
+        alarms: what they have seen, where the host keeps no log that they could read again.
         format: of this file.
     """
 
@@ -59,6 +60,7 @@ class CheckpointFacts:
     loss_not_logged: float = 0.0
     last_logged_step: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    alarms: dict[str, Any] | None = None
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
@@ -73,7 +75,7 @@ class CheckpointFacts:
         os.replace(beside, folder / NAME)
 
     @classmethod
-    def read(cls, folder: Path) -> "CheckpointFacts | None":
+    def read(cls, folder: Path) -> "CheckpointRecord | None":
         """Read it; None in a checkpoint that was saved without it.
 
         Raises:
@@ -87,7 +89,8 @@ class CheckpointFacts:
             version, check = values["format"], values.pop("check", None)
             if version > FORMAT:
                 raise CheckpointError(
-                    f"{path} has format {version}, this exgrpo reads formats up to {FORMAT}. Install a later exgrpo."
+                    f"{path} has format {version}, this version of exgrpo reads formats up to {FORMAT}. Install a later "
+                    f"version of exgrpo."
                 )
             if check != _check(values):
                 raise ValueError("it is not what was written")
@@ -103,7 +106,7 @@ def _check(values: Mapping[str, Any]) -> str:
 
 
 def how_to_take_weights(checkpoint: str) -> str:
-    """Say how a new run starts from the weights of a checkpoint alone: sharded ones must be merged first."""
+    """Explain how a new run starts from the weights of a checkpoint alone: sharded ones must be merged first."""
     folder = Path(checkpoint)
     parts = sorted(folder.glob("pytorch_model_fsdp_*/")) or sorted(folder.glob("zero_to_fp32.py"))
     whole = any(path for name in ("*.safetensors", "*model*.bin") for path in folder.glob(name) if not _is_ours(path))
@@ -128,13 +131,13 @@ def _block_path(folder: Path, rank: int) -> Path:
 
 
 def can_be_saved(block: Block) -> bool:
-    """Tell whether a generation batch consists of tensors alone."""
+    """Return whether a generation batch consists of tensors alone."""
     return all(value is None or isinstance(value, Tensor) for batch in block for value in batch.values())
 
 
 @dataclass(frozen=True, eq=False)
 class SavedStep:
-    """What a checkpoint keeps of an iteration.
+    """The state of an iteration in a checkpoint.
 
     Args:
         scored: its batch.
@@ -149,7 +152,7 @@ class SavedStep:
 
 @dataclass
 class SavedBlock:
-    """A generation batch as it was saved; what is known of its iteration still without its stored trajectories."""
+    """A saved generation batch, and its iteration without the stored trajectories."""
 
     block: Block
     about: dict[str, Any] | None
@@ -157,7 +160,7 @@ class SavedBlock:
 
 
 def save_block(folder: Path, rank: int, block: Block, step: SavedStep | None) -> None:
-    """Write the generation batch of a process, and what is known of it so far."""
+    """Save the generation batch of a process, and what is known of it so far."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for place, batch in enumerate(block):
@@ -173,7 +176,7 @@ def save_block(folder: Path, rank: int, block: Block, step: SavedStep | None) ->
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open the file of a block; what it says of itself. What goes wrong meanwhile is said of the file."""
+    """Open the file of a block, with its metadata; errors inside this context name the file."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["exgrpo"])
@@ -182,12 +185,12 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
                 return
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error}): it holds the batch that was being learned from. Resume from another checkpoint "
+            f"{path} cannot be read ({error}): it holds the batch that was being trained on. Resume from another checkpoint "
             "(resume_from_checkpoint=PATH)."
         ) from error
     raise CheckpointError(
-        f"{path} holds a batch in format {about.get('format', 1)}, and this exgrpo reads format {BLOCK_FORMAT}: the "
-        "checkpoint was saved in the midst of a generation by another version. Resume from a checkpoint between two "
+        f"{path} holds a batch in format {about.get('format', 1)}, and this version of exgrpo reads format {BLOCK_FORMAT}: the "
+        "checkpoint was saved in the middle of a generation by another version. Resume from a checkpoint between two "
         "generations (resume_from_checkpoint=PATH), or with the version that wrote it."
     )
 
@@ -244,7 +247,7 @@ def _packed(step: SavedStep) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def serials_in(folder: Path, rank: int) -> set[int]:
-    """Return the serials of the stored trajectories that a process's saved iteration holds, without reading its tensors.
+    """Return the serials of stored trajectories in a process's saved iteration, without reading tensors.
 
     Raises:
         CheckpointError: as `load_block` does.

@@ -27,7 +27,7 @@ def check_trainable(model: nn.Module) -> None:
 
 
 def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, completion: int, hard: bool) -> None:
-    """Refuse prompts that, with completions behind them, do not fit into the positions that a model has.
+    """Refuse prompts that, together with completions, exceed the model's positions.
 
     Args:
         lengths: of the prompt of each question, in tokens, (Q,).
@@ -43,8 +43,8 @@ def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, comp
     if longest >= positions:
         raise DatasetError(
             f"the prompt of row {row} of train_dataset has {longest} tokens, but the model has {positions} positions for "
-            f"prompt and completion ({int((lengths >= positions).sum())} prompts leave no room). Leave such rows out with "
-            "dataset.filter, or take a model with a longer context."
+            f"prompt and completion ({int((lengths >= positions).sum())} prompts leave no room). Remove such rows with "
+            "dataset.filter, or use a model with a longer context."
         )
     if longest + completion > positions:
         text = (
@@ -54,11 +54,11 @@ def check_lengths(lengths: IntArray, rows: IntArray, positions: int | None, comp
         )
         if hard:
             raise ConfigurationError(text)
-        logger.warning("Beyond the context that the model was made for: %s", text)
+        logger.warning("Beyond the context length of the model: %s", text)
 
 
 def check_prefix_room(lengths: IntArray, positions: int | None, completion: int) -> None:
-    """Refuse prefixes where what is generated behind them, before it is cut, can leave a table of positions.
+    """Refuse prefixes where the tokens generated after them, before they are cut, can exceed the positions.
 
     Args:
         lengths: of the prompt of each question, in tokens, (Q,).
@@ -68,9 +68,9 @@ def check_prefix_room(lengths: IntArray, positions: int | None, completion: int)
     needed = int(lengths.max()) + 2 * completion - 1
     if positions is not None and needed > positions:
         raise ConfigurationError(
-            f"mixing='prefix' generates up to max_completion_length={completion} tokens behind the prompt and what a "
-            f"completion begins with, and then cuts it: up to {needed} positions, but the model has {positions} and none "
-            f"beyond. Set max_completion_length to at most {(positions - int(lengths.max()) + 1) // 2}, or take a model with "
+            f"mixing='prefix' generates up to max_completion_length={completion} tokens after the prompt and the "
+            f"prefix, and then cuts the completion: up to {needed} positions, but the model has {positions} and none "
+            f"beyond. Set max_completion_length to at most {(positions - int(lengths.max()) + 1) // 2}, or use a model with "
             "rotary positions."
         )
 
@@ -81,7 +81,7 @@ def check_prompts(prompt_ids: Sequence[Sequence[int]], positions: int | None) ->
     if positions is not None and longest >= positions:
         raise DatasetError(
             f"a prompt has {longest} tokens, but the model has {positions} positions for prompt and completion. Leave such "
-            "rows out with dataset.filter, or take a model with a longer context."
+            "rows out with dataset.filter, or use a model with a longer context."
         )
 
 
@@ -146,5 +146,5 @@ def correctness_index(names: Sequence[str], chosen: str | None) -> int:
             "its own (function.__name__ = ...)."
         )
     if chosen not in names:
-        raise ConfigurationError(f"correctness_function={chosen!r} is none of the reward functions: {list(names)}.")
+        raise ConfigurationError(f"correctness_function={chosen!r} is not one of the reward functions: {list(names)}.")
     return list(names).index(chosen)

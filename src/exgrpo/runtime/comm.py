@@ -1,4 +1,4 @@
-"""Let the processes of a run talk to each other, by four calls that each host makes out of its own means.
+"""Communication between the processes of a run: four calls that each host implements by its own means.
 
 Small things go to every process (`gather`, `from_main`); tokens only to the main one (`to_main`), and from it to the one that
 needs them (`deal`).
@@ -35,7 +35,7 @@ class Comm(Protocol):
         ...
 
     def deal(self, function: Callable[[], Sequence[Arrays]]) -> Arrays:
-        """Call a function on the main process that gives arrays for each process; return to each its own, or the error."""
+        """Call a function on the main process that makes arrays for each process; return each its own, or the error."""
         ...
 
     def from_main(self, function: Callable[[], T]) -> T:
@@ -63,7 +63,7 @@ class SingleProcess:
 
 
 def outcome_of(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Call a function; return its result and its error, one of which is None, in a form that can be sent.
+    """Call a function; return its result and its error, one of which is None, ready to be sent.
 
     Without this, an error of one process leaves the others waiting for it.
     """

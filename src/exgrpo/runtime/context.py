@@ -1,4 +1,4 @@
-"""Say what one run of replay is about: its options, its questions, and the callbacks into its host."""
+"""The context of a run: its options, its questions, and the callbacks into its host."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ..replay.choice import Scorer
 from .questions import QuestionTable
 
 Rescorer = Callable[[Sequence[Trajectory]], list[FloatArray | None]]
-"""Trajectories -> rewards of each under the reward functions of this run; None where it is right no more."""
+"""Trajectories -> rewards of each under the reward functions of this run; None where it is no longer right."""
 
 Decoder = Callable[[Sequence[Sequence[int]]], list[str]]
 """Token ids of completions -> their texts, without special tokens."""
@@ -25,11 +25,11 @@ Decoder = Callable[[Sequence[Sequence[int]]], list[str]]
 
 @dataclass(frozen=True)
 class Correctness:
-    """Decide whether a completion is right: by one reward function, above a threshold.
+    """The rule of what is right: one reward function above a threshold.
 
     Args:
-        function: its place among the reward functions.
-        threshold: a value above it is right.
+        function: index of the reward function.
+        threshold: values above it are right.
     """
 
     function: int = 0
@@ -49,7 +49,7 @@ class Correctness:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Args:
         step: optimizer steps done.
@@ -65,33 +65,33 @@ class RunContext:
     """One run, filled once by its host.
 
     Args:
-        config: what is remembered and replayed.
-        objective: how it is learned from.
+        config: options of the experience and of replay.
+        objective: options of the objective.
         seed: of every draw.
-        shuffle: whether the order of the questions is drawn.
+        shuffle: whether the order of questions is random.
         num_generations: K.
         questions: the training set, by content.
         types: problem type of each question, (Q,); None where they are not drawn by type.
-        correctness: when a completion is right.
+        correctness: rule of what is right.
         reward_weights: one for each reward function, (F,).
         scale: `none`, or `group` where advantages are divided by the group's standard deviation.
         epsilon: of PPO's clip.
         vocabulary: size of the model's vocabulary.
         log_path: the experience log; None: memory only.
-        experience_from: other experience to start from: a path.
-        keep_retired: whether questions that had retired there stay so.
+        experience_from: path of other experience to start from.
+        keep_retired: whether questions that had retired there stay retired.
         embedder: texts -> vectors; None where quality is not used.
         device: where the host's tensors are.
-        progress: where the run is now.
-        provenance: under which circumstances trajectories are made now.
-        tokenizer: the tokenizer as JSON, for the log; None: not known.
-        score: trajectories -> how they look to the policy now.
-        rescore: trajectories -> their rewards under the reward functions of this run.
+        progress: returns the current progress.
+        provenance: returns the provenance of trajectories generated now.
+        tokenizer: returns the tokenizer as JSON, for the log; None: not known.
+        score: trajectories -> their `PolicyStats` under the current policy.
+        rescore: trajectories -> their rewards under this run's reward functions.
         decode: token ids -> texts.
-        bounds: what token ids and rewards must fit into.
-        columns_read: columns of the data that the run depends on; None where that cannot be told.
+        bounds: returns the bounds of token ids and rewards.
+        columns_read: returns the data columns that the run depends on; None where unknown.
         longest_prefix: trajectories -> how many of their first tokens a group may begin with.
-        importance_level: `token`, or `sequence` where the ratio of a completion is one.
+        importance_level: `token`, or `sequence` for one ratio per completion.
     """
 
     config: ReplayConfig

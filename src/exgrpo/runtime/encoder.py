@@ -62,10 +62,10 @@ class TextEncoder:
         self._model.to(self._device)
 
     def __call__(self, texts: Sequence[str]) -> FloatArray:
-        """n texts -> (n, D) float16, each row of unit length; of zeros for a text without tokens."""
+        """Embed n texts as (n, D) float16, each row of unit length; zeros for a text without tokens."""
         if not len(texts):
             return np.zeros((0, self.dimension), np.float16)
-        with self._lock:  # a tokenizer serves one thread at a time
+        with self._lock:  # tokenizers are not thread-safe
             given = self._tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
             rows = [tuple(ids) for ids in given["input_ids"]]
             found: dict[TokenIds, FloatArray] = {(): np.zeros(self.dimension, np.float16)}
@@ -80,7 +80,7 @@ class TextEncoder:
             with torch.random.fork_rng(devices=[]):
                 tokenizer = AutoTokenizer.from_pretrained(self._name)
                 model = AutoModel.from_pretrained(self._name, dtype=torch.float32)
-        except Exception as error:  # that library raises nothing narrower
+        except Exception as error:  # transformers raises nothing narrower
             raise ConfigurationError(
                 f"embedding_model={self._name!r} cannot be loaded as an encoder with its tokenizer: {error}. Set it to a "
                 "folder that holds both, or to the name of such a model on the Hub."
@@ -88,23 +88,25 @@ class TextEncoder:
         return tokenizer, model.eval().requires_grad_(False)
 
     def _try(self) -> int:
-        """D, from a text of the greatest length: what cannot work fails here, not after hours."""
+        """Return D from a text of the greatest length: what cannot work fails here, not after hours."""
         try:
             embedding = self._forward([(self._pad,) * self.max_length])
         except Exception as error:  # the model is the user's
             raise ConfigurationError(
                 f"embedding_model={self._name!r} cannot embed a text of {self.max_length} tokens: {type(error).__name__}: "
-                f"{error}. Set it to an encoder; one that takes ids and a mask, and answers with its last hidden states."
+                f"{error}. Set it to an encoder that takes ids and a mask and returns its last hidden states."
             ) from error
         if not np.isfinite(embedding).all():
-            raise ConfigurationError(f"embedding_model={self._name!r} gives values that are not finite. Set another.")
+            raise ConfigurationError(
+                f"embedding_model={self._name!r} gives values that are not finite. Set another one."
+            )
         return int(embedding.shape[1])
 
     def _width(self, ids: TokenIds) -> int:
         return min(-(-len(ids) // WIDTH_STEP) * WIDTH_STEP, self.max_length)
 
     def _batches(self, rows: set[TokenIds]) -> Iterator[list[TokenIds]]:
-        """Rows of one width each; those without padding apart, since models take another path without a mask."""
+        """Yield rows of one width each; those without padding apart, since models take another path without a mask."""
         in_order = sorted(rows, key=lambda ids: (len(ids), ids))
         for _, alike in itertools.groupby(in_order, key=lambda ids: (self._width(ids), self._width(ids) == len(ids))):
             group = list(alike)
@@ -113,7 +115,7 @@ class TextEncoder:
 
     @torch.no_grad()
     def _forward(self, rows: list[TokenIds]) -> FloatArray:
-        """(n, D) float16 of n texts of one width, padded on the right."""
+        """Embed n texts of one width, padded on the right, as (n, D) float16."""
         width = self._width(rows[0])
         ids = torch.tensor([[*row, *(self._pad,) * (width - len(row))] for row in rows])
         mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
@@ -125,8 +127,7 @@ class TextEncoder:
 
 
 class EmbeddingAhead:
-    """Runs an embedder in one background thread, so that a generation's completions are embedded beside the forwards
-    of the loss.
+    """Run an embedder in one background thread, beside the forwards of the loss.
 
     The answers are those that the embedder gives when it is called directly, one call for each `submit`, in their order. The
     thread takes as many intra-op threads of torch as any other. Embedding and a training step that have one each take 0.98 of
@@ -152,12 +153,12 @@ class EmbeddingAhead:
             ConfigurationError: something was submitted under this key, and `result` was not called since.
         """
         if key in self._answers:
-            raise ConfigurationError(f"Texts were submitted under {key!r} already: take their result() first.")
+            raise ConfigurationError(f"Texts were already submitted under {key!r}: call result() first.")
         self._pool = self._pool or ThreadPoolExecutor(1, "exgrpo-embedding")
         self._answers[key] = self._pool.submit(embed, self._embedder, tuple(texts))
 
     def result(self) -> dict[Hashable, FloatArray]:
-        """All that was submitted since the last call, (n, D) float16 by key, in the order of `submit`; waits for it.
+        """Wait for all that was submitted since the last call; return it by key, in order, (n, D) float16.
 
         Raises what the embedder raised, or `ConfigurationError` for what it answered; what waits then is not embedded.
         """

@@ -17,7 +17,7 @@ KEPT_AS = {"measured_at": "entropy_step"}
 
 @contextmanager
 def told(planner: ReplayPlanner) -> Iterator[list[Event]]:
-    """Collect what a planner tells meanwhile, in a form that is small to send."""
+    """Collect a planner's events inside this context, in a form that is small to send."""
     events, listener = list[Event](), planner.listener
 
     def hear(event: Event) -> None:
@@ -43,7 +43,7 @@ def stored(event: Admitted) -> Stored:
 
 
 def follow(planner: ReplayPlanner, events: Sequence[Event]) -> None:
-    """Let happen to a planner of another process what happened on the main one."""
+    """Apply the main process's events to another process's planner."""
     for event in events:
         apply(planner.buffer, event)
         planner.listener(event)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 PREFIXES = ("fresh/", "replay/", "prefix/")
 FILE_NAME = "metrics.jsonl"
-"""Beside the experience log: what was logged, a line each time."""
+"""File of the logged metrics beside the experience log, one log per line."""
 SHOWN = ("basic", "all")
 """Values of the option `replay_metrics`."""
 
@@ -33,113 +33,106 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "fresh/pass_at_1": Metric(
         "share",
-        "right among the scorable fresh completions; the gate looks at it. Fresh members of replayed questions are in it, "
-        "stored completions are not",
+        "right among the scorable fresh completions, those of replayed questions included; the gate compares it",
         basic=True,
     ),
     "fresh/unanswered": Metric(
         "share",
-        "fresh completions without an answer where the verifier looks, be it right or wrong; only with a reward function that "
-        "can tell. 1 is said at once",
+        "fresh completions without an answer where the verifier looks; only if the reward function can tell",
         basic=True,
         rare=True,
     ),
     "fresh/entropy": Metric(
         "nats",
-        "token mean of the entropy over fresh rows, at the training temperature; without replay it equals TRL's `entropy`",
+        "mean over the tokens of fresh rows, at the training temperature; without replay, TRL's `entropy`",
         basic=True,
     ),
     "fresh/groups_unsolved": Metric("share of groups", "no fresh completion right", basic=True),
     "fresh/groups_solved": Metric("share of groups", "all fresh completions right"),
     "fresh/generated_tokens": Metric(
         "tokens",
-        "completion tokens sampled since the start, over all processes and all calls of `train()`, without prompts and stored "
-        "completions",
+        "completion tokens sampled since the start, over all processes; no prompts, no stored completions",
         basic=True,
         state=True,
     ),
     "fresh/data_pass": Metric(
         "passes",
-        "completed passes over the questions; not TRL's `epoch`, which counts replayed questions too",
+        "passes over the questions, without the replayed ones that TRL's `epoch` counts",
         state=True,
     ),
     "fresh/refilled": Metric("questions", "retired ones that filled up the batch", basic=True, rare=True),
     "fresh/skipped": Metric(
         "questions",
-        "left out of the fresh stream, since their latest groups had no variance (`skip`)",
+        "left out of the fresh stream by `skip`",
         basic=True,
         rare=True,
     ),
     "fresh/rows_skipped": Metric(
         "share of rows",
-        "of a micro-batch, left out of the loss since their advantage is 0 (`skip_rows`); entropies cover the others",
+        "of a micro-batch, left out of the loss for advantage 0 (`skip_rows`)",
     ),
     "replay/share": Metric(
         "share of groups",
-        'that replay chose, or that a rescue mended; with `mixing="added"` the added completions per group',
+        'chosen by replay or mended by a rescue; with `mixing="added"`, added completions per group',
         basic=True,
     ),
     "replay/reward_mixed": Metric(
         "reward",
-        "mean over all rows that are learned from, stored completions among them; TRL's `reward` is of fresh ones",
+        "mean over all rows learned from, stored ones included; TRL's `reward` is of fresh ones",
         basic=True,
     ),
-    "replay/size": Metric("completions", "stored, this generation's among them", basic=True, state=True),
+    "replay/size": Metric("completions", "stored, those of this generation included", basic=True, state=True),
     "replay/questions": Metric(
-        "questions", "that can be replayed: with a stored completion, not retired", basic=True, state=True
+        "questions", "that can be replayed: not retired, with a stored completion", basic=True, state=True
     ),
     "replay/retired": Metric("questions", "retired now", basic=True, state=True),
     "replay/gate_open": Metric("0 or 1", "1 once replay has started", basic=True, state=True),
-    "replay/age_mean": Metric(
-        "optimizer steps", "mean age of the replayed completions; only if there are any", basic=True
-    ),
-    "replay/age_p50": Metric("optimizer steps", "median of their ages"),
+    "replay/age_mean": Metric("optimizer steps", "mean age of the replayed completions, if any", basic=True),
+    "replay/age_p50": Metric("optimizer steps", "their median age"),
     "replay/age_p90": Metric("optimizer steps", "90th percentile of their ages"),
-    "replay/age_max": Metric("optimizer steps", "age of the oldest of them"),
-    "replay/ess": Metric("share", "(sum w)^2 / (n sum w^2) over replayed tokens, in (0, 1]", basic=True),
+    "replay/age_max": Metric("optimizer steps", "age of the oldest"),
+    "replay/ess": Metric(
+        "share", "effective sample size, (sum w)^2 / (n sum w^2) over replayed tokens, in (0, 1]", basic=True
+    ),
     "replay/ratio_mean": Metric("ratio", "token mean of w, the policy now over the behaviour policy", basic=True),
     "replay/log_ratio_mean": Metric("nats", "token mean of log w"),
-    "replay/clamped_share": Metric(
-        "share", "of the replayed tokens, those that the correction cut: above the cap, or clipped"
-    ),
+    "replay/clamped_share": Metric("share", "of the replayed tokens, those that the correction capped or clipped"),
     "replay/net_push": Metric(
         "reward",
-        "mean over groups with a stored member of the sum, over members, of advantage times gradient weight (1 for a fresh "
-        "one); below 0, such a group makes its completions less likely as a whole",
+        "over groups with a stored member, mean of the sum of advantage times gradient weight; below 0, such a group "
+        "makes its completions less likely as a whole",
     ),
     "replay/entropy": Metric("nats", "as `fresh/entropy`, over stored completions in the batch"),
-    "replay/admitted": Metric("completions", "new ones stored of this generation"),
+    "replay/admitted": Metric("completions", "newly stored from this generation"),
     "replay/injected": Metric("completions", "stored ones in the batch"),
-    "replay/refused": Metric("questions", "drawn, and none of their completions was eligible"),
-    "replay/expired": Metric("completions", "left because they were older than `max_age`"),
+    "replay/refused": Metric("questions", "drawn, but without an eligible completion"),
+    "replay/expired": Metric("completions", "left for being older than `max_age`"),
     "replay/returned": Metric("questions", "retired ones that came back (`review_every`)"),
     "replay/skipped_unscorable": Metric(
-        "completions", "fresh ones that the deciding function gave None", basic=True, rare=True
+        "completions", "fresh ones that the deciding function scored None", basic=True, rare=True
     ),
-    "replay/uses_mean": Metric(
-        "replays", "mean number of times that the replayed completions had been replayed before"
-    ),
-    "replay/uses_max": Metric("replays", "the most of them"),
-    "replay/first_use_share": Metric("share", "of them, those that were replayed for the first time"),
+    "replay/uses_mean": Metric("replays", "earlier replays of the replayed completions, mean"),
+    "replay/uses_max": Metric("replays", "the same, highest"),
+    "replay/first_use_share": Metric("share", "of the replayed completions, those replayed for the first time"),
     "prefix/share": Metric(
-        "share of groups", "that begin with the first tokens of a stored success (`prefix` mixing)", basic=True
+        "share of groups", "that begin with a stored success's first tokens (`prefix` mixing)", basic=True
     ),
     "prefix/pass_at_1": Metric(
-        "share", "right among their scorable completions, which no metric under `fresh/` counts", basic=True
+        "share", "right among their scorable completions, which no `fresh/` metric counts", basic=True
     ),
-    "prefix/length_mean": Metric("tokens", "mean length of what they begin with", basic=True),
-    "prefix/fraction": Metric("share", "mean of that length over the length of the stored success"),
-    "replay/unsolved": Metric("questions", "replayable, bucket 0: the latest fresh group had no success", state=True),
+    "prefix/length_mean": Metric("tokens", "mean length of the prefix", basic=True),
+    "prefix/fraction": Metric("share", "its mean share of the stored success"),
+    "replay/unsolved": Metric("questions", "replayable, no success in the latest fresh group (bucket 0)", state=True),
     "replay/hard": Metric("questions", "replayable, accuracy in (0, 25] %", state=True),
     "replay/medium": Metric("questions", "replayable, accuracy in (25, 75) %", state=True),
-    "replay/easy": Metric("questions", "replayable, accuracy from 75 % on", state=True),
+    "replay/easy": Metric("questions", "replayable, accuracy of 75 % or more", state=True),
     "replay/bucket_k": Metric(
-        "questions", "replayable, accuracy k of K: `replay/bucket_0` and so on, where K is at most 16", state=True
+        "questions", "replayable, accuracy k of K: `replay/bucket_0` and on, for K up to 16", state=True
     ),
     "replay/time/PHASE": Metric(
         "seconds",
-        "of a generation on this process: `plan` (which questions and completions), `measure` (candidates under the current "
-        "policy), `observe`, `embed` (waiting for embeddings), `admit` (storing), `log` (handing to the log)",
+        "per generation on this process: `plan`, `measure` (candidates under the current policy), `observe`, `embed` "
+        "(waiting), `admit` (storing), `log`",
     ),
 }
 
@@ -168,7 +161,7 @@ def hidden(values: Mapping[str, float], shown: str, seen: Iterable[str]) -> set[
 
 
 def as_markdown() -> str:
-    """Write the table of the documentation; a star marks what is shown by default."""
+    """Format the table for the documentation; a star marks what is shown by default."""
     lines = ["| metric | unit | meaning |", "|---|---|---|"]
     for name, metric in METRICS.items():
         star = "*" if metric.basic else ""

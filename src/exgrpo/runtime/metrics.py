@@ -1,4 +1,4 @@
-"""Compute what is logged, under two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
+"""Metrics of two prefixes: `replay/` for stored experience, `fresh/` for fresh completions alone."""
 
 import math
 from collections.abc import Collection
@@ -20,7 +20,7 @@ TINY = 1e-30
 
 
 def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
-    """Measure fresh completions only; what is not known is left out.
+    """Compute metrics of fresh completions only; unknown ones are left out.
 
     Args:
         outcomes: (B, K), before any rescue.
@@ -41,7 +41,7 @@ def fresh_metrics(outcomes: np.ndarray, stored: set[int]) -> dict[str, float]:
 
 
 def prefix_metrics(batch: ReplayBatch, outcomes: np.ndarray) -> dict[str, float]:
-    """Measure groups that go on from a stored success. outcomes: (B, K)."""
+    """Compute metrics of groups that continue a stored success; outcomes: (B, K)."""
     prefixes = batch.plan.prefixes
     if not prefixes:
         return {}
@@ -59,7 +59,9 @@ def prefix_metrics(batch: ReplayBatch, outcomes: np.ndarray) -> dict[str, float]
 
 
 def batch_metrics(batch: ReplayBatch) -> dict[str, float]:
-    """Say of what an iteration's batch was made, rescues included. Ages in optimizer steps; uses before this one.
+    """Compute the composition of an iteration's batch, rescues included.
+
+    Ages are in optimizer steps; uses are before this one.
 
     `replay/share` is the share of groups that replay chose or mended; with `added` mixing, added trajectories per group.
     """
@@ -96,9 +98,11 @@ def batch_metrics(batch: ReplayBatch) -> dict[str, float]:
 def push_metrics(
     scored: ScoredBatch, stats: RowStats, objective: ObjectiveConfig, epsilon: float, vocabulary: int
 ) -> dict[str, float]:
-    """Compute `replay/net_push`: over groups with a stored member, the mean of the sum of advantage times gradient weight of
-    the members; fresh ones weigh 1, a stored one what its correction gives at its mean log-ratio. Below 0, learning from such
-    a group makes its completions less likely as a whole."""
+    """Compute `replay/net_push`, the mean over groups with a stored member of their summed push.
+
+    A member's push is its advantage times its gradient weight: 1 for a fresh one, for a stored one what its correction
+    gives at its mean log-ratio. Below 0, training on such a group makes its completions less likely as a whole.
+    """
     k, table = scored.batch.num_generations, stats.table
     table = table[(table["ratio_tokens"] > 0) & np.isin(table["row"], list(scored.batch.stored))]
     if not len(table):
@@ -140,7 +144,7 @@ def pool_metrics(planner: ReplayPlanner) -> dict[str, float]:
 
 
 def loss_metrics(stats: RowStats, stored: set[int], prefixed: Collection[int] = ()) -> dict[str, float]:
-    """Say what the forwards of an iteration revealed: entropies of fresh and replayed apart, and the replay ratio.
+    """Compute metrics of the forwards: entropies of fresh and replayed rows, and the replay ratio.
 
     `replay/ratio_mean` is the token mean of w; `replay/ess` is (sum w)^2 / (n sum w^2) over tokens, in (0, 1];
     `replay/clamped_share` is the share of replayed tokens that the correction cut.

@@ -30,7 +30,7 @@ class Padded:
 
 
 def padded(items: Sequence[Item], pad: int, device: torch.device | str = "cpu") -> Padded:
-    """Put prompts and completions into one batch, filled up with the token `pad`."""
+    """Pad prompts and completions into one batch with the token `pad`."""
     width = max(len(prompt) + len(completion) for prompt, completion in items)
     ids = torch.full((len(items), width), pad, dtype=torch.long)
     mask = torch.zeros(len(items), width, dtype=torch.long)
@@ -53,7 +53,7 @@ def without_left_padding(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[Any, ...]:
-    """Call the host's forward with the padding before each prompt moved behind its row, and move the answers back.
+    """Call the host's forward with left padding moved to the right, and undo that in the results.
 
     Args:
         forward: the host's `_get_per_token_logps_and_entropies`; takes the other arguments.
@@ -73,7 +73,7 @@ def without_left_padding(
 
 
 def at_left(values: Tensor, own: Tensor) -> Tensor:
-    """Move each row's own places to its left end, 0 behind them; (B, T')."""
+    """Move each row's own places to its left end, followed by 0; (B, T')."""
     lengths = own.sum(1)
     width = int(lengths.max())
     start = own.int().argmax(1)

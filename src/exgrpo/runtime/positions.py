@@ -19,8 +19,10 @@ TOLERANCE, HALF_TOLERANCE = 0.003, 0.25
 
 
 def has_absolute_positions(model: Any, pad: int, prompt_ids: Sequence[int]) -> bool:
-    """Tell whether padding before a prompt shifts the positions of a model: found by a forward without it and one with it. By
-    the names of its embeddings where its parameters are not here, because they are sharded.
+    """Return whether padding before a prompt shifts the positions of a model.
+
+    Found by a forward without padding and one with it; by the names of the model's embeddings where its parameters are
+    sharded.
 
     Args:
         model: not prepared for several processes yet.
@@ -56,7 +58,7 @@ def has_absolute_positions(model: Any, pad: int, prompt_ids: Sequence[int]) -> b
 
 
 def has_table_of_positions(model: nn.Module, positions: int | None) -> bool:
-    """Tell whether a model looks its positions up in an embedding, which has none beyond its last."""
+    """Return whether a model looks its positions up in an embedding, which has an end."""
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     tokens = model.get_input_embeddings()  # type: ignore[operator]
     return positions is not None and any(
@@ -65,7 +67,7 @@ def has_table_of_positions(model: nn.Module, positions: int | None) -> bool:
 
 
 def positions_of(model: Any) -> int | None:
-    """Return how many tokens a model has positions for, as its configuration says; None where it does not say."""
+    """Return the model's number of positions from its configuration; None where it does not say."""
     config = model.config.get_text_config()
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most <= 0:

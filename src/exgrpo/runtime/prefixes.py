@@ -1,5 +1,4 @@
-"""How much of a stored success a group may begin with: never its end, never its answer, and so much that there is room left to
-go on."""
+"""Bounds of a prefix: never the end of a stored success, never its answer, and always room left to go on."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,7 +6,7 @@ from ..experience.trajectory import Trajectory
 from .context import Decoder
 
 ANSWERS = ("\\boxed{", "####", "<answer>")
-"""What an answer begins with, where one is marked."""
+"""Marks at which a marked answer begins."""
 
 
 def longest_prefix(

@@ -24,7 +24,7 @@ VOLATILE = (
     "architectures",
 )
 STATE_OF_TOKENIZERS = ("truncation", "padding")
-"""What a call of a tokenizer may leave behind in it."""
+"""State that calls of a tokenizer may leave in it."""
 
 
 def _hash(value: Any) -> str:
@@ -90,7 +90,10 @@ def order_of_data(origin: Provenance) -> tuple[Any, ...]:
 
 
 def tokenizer_json(tokenizer: Any) -> str | None:
-    """Write a tokenizer as the `tokenizers` library does, without what calls left in it; None for one of another kind."""
+    """Serialise a tokenizer as the `tokenizers` library does, without state that calls left in it.
+
+    None for one of another kind.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -113,7 +116,7 @@ def rewards_of(
 
 
 def columns_of_run(functions: Sequence[Any], columns: Collection[str], by_type: bool | None) -> frozenset[str] | None:
-    """Name the columns of the data that a run depends on beside the prompt; None where that cannot be told."""
+    """Name the data columns that a run depends on beside the prompt; None where unknown."""
     read = columns_read(functions, columns)
     return None if read is None else read | ({"problem_type"} if by_type else set())
 
@@ -124,11 +127,11 @@ def vocabulary_of(model: Any) -> int:
 
 
 def bounds_of(config: ReplayConfig, vocabulary: int, num_rewards: int) -> Bounds:
-    """Say what token ids and rewards of trajectories must fit into."""
+    """Return the bounds that token ids and rewards of imported trajectories must satisfy."""
     rule = ADMISSIONS[config.admission]
 
     def admits(trajectory: Trajectory) -> bool:
-        """As far as can be told of a single one: of its group no more is known than that it was right or not."""
+        """Return whether the admission rule would take a trajectory of which only its outcome is known."""
         right = int(trajectory.correct)
         finish, quality = trajectory.finish_reason, trajectory.quality
         return bool(

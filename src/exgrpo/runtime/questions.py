@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from ..errors import DatasetError
 from ..experience.trajectory import IntArray
-from ..log import QuestionFacts
+from ..log import QuestionRecord
 
 CHUNK = 1000
 NOT_SEEN_BY_REWARDS = ("prompt", "completion", "completion_ids")
@@ -27,8 +27,9 @@ Tokenize = Callable[[list[Any]], list[list[int]]]
 
 
 class QuestionTable:
-    """Questions are numbered by the order of their first row. Two rows are one question if they agree in their prompt's
-    token ids and in every column that a reward function sees.
+    """Questions of a dataset, numbered by the order of their first row.
+
+    Two rows are one question if they agree in their prompt's token ids and in every column that a reward function sees.
 
     Args:
         dataset: rows with a `prompt`.
@@ -45,7 +46,7 @@ class QuestionTable:
     def __init__(self, dataset: Any, tokenize: Tokenize, progress: bool = False):
         self._dataset = dataset
         self._tokenize = tokenize
-        # A format (torch, numpy, ...) changes how a value prints, not what it is; a transform makes the row.
+        # A format (torch, numpy, ...) changes a value's type only; a transform makes the row.
         formatted = dataset.format["type"]
         self._plain = dataset if formatted in (None, "custom") else dataset.with_format(None)
         self._fetches_rows_at_once = formatted is None
@@ -86,8 +87,10 @@ class QuestionTable:
         return len(self.question_of_row) - len(self.keys)
 
     def rows(self, questions: Sequence[int]) -> list[dict[str, Any]]:
-        """Return a dataset row for each question, with values of its own also where one comes twice: a reward function may
-        change what it is given."""
+        """Return a dataset row for each question, copied even where one comes twice.
+
+        A reward function may change what it is given.
+        """
         rows = self.row_of_question[np.asarray(questions, np.int64)].tolist()
         if len(rows) > 1:
             self._latest = dict.fromkeys(map(int, questions))
@@ -104,12 +107,12 @@ class QuestionTable:
         values = np.array([str(value) for value in self._plain[self.row_of_question.tolist()]["problem_type"]])
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
-    def facts(self, question: int) -> QuestionFacts:
-        """Return what the experience log says of a question."""
+    def record(self, question: int) -> QuestionRecord:
+        """Return the experience log's record of a question."""
         row = self._plain_row(question)
         others = {name: value for name, value in row.items() if name not in NOT_SEEN_BY_REWARDS}
         prompt = row["prompt"]
-        return QuestionFacts(
+        return QuestionRecord(
             key=self.keys[question],
             dataset_row=int(self.row_of_question[question]),
             prompt=prompt if isinstance(prompt, str) else _as_json(prompt),
@@ -137,7 +140,7 @@ class QuestionTable:
         return tuple(self._tokenize([self.row(question)["prompt"]])[0])
 
     def permutations(self, seed: int, shuffle: bool) -> Callable[[int], IntArray]:
-        """Return the order of the questions in pass 0, 1, 2, ...: that of TRL's sampler, one generator over all passes."""
+        """Return the order of questions in each pass, as TRL's sampler: one generator over all passes."""
         orders = self._orders(seed, shuffle)
         return lambda pass_number: next(orders)
 
@@ -152,8 +155,10 @@ class QuestionTable:
 
 
 def columns_read(functions: Sequence[Any], columns: Collection[str]) -> frozenset[str] | None:
-    """Return the columns of a dataset that reward functions read; None where that cannot be told, as where one
-    hands its `**kwargs` on. A function may say it in an attribute `columns`."""
+    """Return the dataset columns that reward functions read; None where unknown, as where one forwards `**kwargs`.
+
+    A function may state them in an attribute `columns`.
+    """
     read = set[str]()
     for function in functions:
         if isinstance(function, torch.nn.Module):
@@ -185,7 +190,7 @@ def _columns_in_code(function: Any, columns: Collection[str]) -> set[str] | None
 
 
 def _keys_taken(code: CodeType, name: str) -> set[str] | None:
-    """Return the keys that a function takes out of a mapping by `mapping[KEY]`, `.get` and `.pop`; None if it does more."""
+    """Return the keys that a function reads by `mapping[KEY]`, `.get` and `.pop`; None if it does more."""
     keys = set[str]()
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PUSH_NULL", "PRECALL")]
     for place, step in enumerate(steps):
@@ -214,7 +219,7 @@ def question_key(prompt_ids: Sequence[int], columns: dict[str, Any]) -> str:
             text = _as_json([name, columns[name]])
         except TypeError as error:
             raise DatasetError(
-                f"column {name!r} of train_dataset holds {error}: a question is known by its content, and this cannot be "
+                f"column {name!r} of train_dataset holds {error}: a question is identified by its content, and this cannot be "
                 f"hashed. Remove the column with dataset.remove_columns({name!r}), or turn it into text or numbers."
             ) from error
         digest.update(text.encode("utf-8", "surrogatepass"))

@@ -26,7 +26,7 @@ DTYPE = np.dtype(
         *((name, "f8") for name in RATIOS),  # of a stored row: mean log w, log sum w, log sum w^2
         ("ratio_tokens", "i8"),  # 0: the ratio is not known
         ("clamped", "i8"),  # tokens whose ratio the correction cut
-        ("filler", "?"),  # computed without need: counts only where nothing else is known
+        ("filler", "?"),  # a filler row's: counts only where nothing else is known
     ],
     align=True,
 )
@@ -34,7 +34,7 @@ UNKNOWN = np.array((0, 0, np.nan, -1, *[np.nan] * len(SCORES), *[np.nan] * len(R
 
 
 class RowStats:
-    """What is known of the rows of this process.
+    """Measurements of this process's rows.
 
     Args:
         rows: their global numbers, (n,), ascending.
@@ -51,7 +51,7 @@ class RowStats:
         self.logps: dict[int, FloatArray] = {}
 
     def places(self, rows: Sequence[int] | IntArray) -> IntArray:
-        """Return where given global rows stand in the table.
+        """Return the table's places of given global rows.
 
         Raises:
             ValueError: a row of another process.
@@ -94,14 +94,17 @@ class RowStats:
             self.table[name][places[new]] = column[new]
 
     def add_logps(self, row: int, logps: FloatArray) -> None:
-        """Keep the log-probs of a row to admit, (T,)."""
+        """Record the log-probs of a row to admit, (T,)."""
         self.logps.setdefault(row, logps)
 
     # Across processes and restarts ------------------------------------------------------------------------------
 
     def arrays(self, known: bool = False) -> dict[str, NDArray[Any]]:
-        """Return everything as plain arrays by name: the columns of the table, and `logps` of all rows one after the other
-        with `logp_rows` and `logp_lengths`. known: only rows of which something is known."""
+        """Return everything as plain arrays by name.
+
+        The columns of the table, and `logps` of all rows one after the other with `logp_rows` and `logp_lengths`.
+        known: only rows with any measurement.
+        """
         rows = sorted(self.logps)
         values = [self.logps[row] for row in rows]
         table = self.table[_is_known(self.table)] if known else self.table
@@ -124,7 +127,7 @@ class RowStats:
 
     @classmethod
     def concatenate(cls, parts: Sequence["RowStats"]) -> "RowStats":
-        """Put those of all processes together, without rows of which nothing is known; the others are disjoint."""
+        """Concatenate the stats of all processes, which are disjoint, without empty rows."""
         tables = [part.table[_is_known(part.table)] for part in parts]
         table = np.concatenate(tables)
         made = cls(())

@@ -1,4 +1,4 @@
-"""Check the options of a run that belong to no part of the core, alike on every host."""
+"""Checks of run options that belong to no part of the core, the same on every host."""
 
 import math
 from typing import Any

@@ -1,7 +1,7 @@
-"""Keep a run's experience across processes and restarts: open it, rebuild it, write it down, tie it to checkpoints.
+"""A run's experience across processes and restarts: opened, rebuilt, written, and tied to checkpoints.
 
-The main process writes the log and reads token arrays from it; all processes hold the same index. What only one can do is
-done there, and its result, or its error, reaches all (`Comm.from_main`).
+The main process writes the log and reads token arrays from it; all processes hold the same index. What only one process can
+do is done there, and its result or error is sent to all (`Comm.from_main`).
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..archive.merge import committing
-from ..archive.transfer import Source, inherit, source_of  # fmt: skip
+from ..archive.transfer import Source, import_experience, source_of  # fmt: skip
 from ..errors import CheckpointError, ConfigurationError, DamagedLogError, ExperienceLogError, LogInUseError
 from ..experience.events import Event, Listener, PlannerState
 from ..experience.quality import embed
@@ -30,7 +30,7 @@ from ..log.filesystem import is_shared
 from ..replay import FreshStream, ReplayedTrajectory, ReplayPlanner
 from .batch import NewRows
 from .behaviour import check_behaviour, unknown_in_log, without_behaviour
-from .checkpoint import CheckpointFacts, SavedStep, how_to_take_weights, load_block, serials_in, unpacked
+from .checkpoint import CheckpointRecord, SavedStep, how_to_take_weights, load_block, serials_in, unpacked
 from .comm import Comm
 from .context import RunContext
 from .provenance import order_of_data
@@ -41,13 +41,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Opened:
-    """What the main process found, for the others.
+    """The result of opening on the main process, for the other processes.
 
     Args:
-        index: snapshot of the buffer, where there are others.
+        index: snapshot of the buffer, if there are other processes.
         state: of the planner.
-        serials: of the stored trajectories of the generation under way; None: it is not learned from on.
-        heads: what every process knows of these.
+        serials: of the stored trajectories in the current iteration; None: no iteration is continued.
+        heads: the part of these trajectories that every process holds.
     """
 
     index: dict[str, Any] | None
@@ -57,11 +57,11 @@ class Opened:
 
 
 class SessionState(Enum):
-    """Where a session stands.
+    """The state of a session.
 
-    CLOSED: nothing was begun. OPEN: memory and log agree, up to the generation under way. UNWRITTEN: the last commit failed,
-    and the log lacks what memory holds. AHEAD: a generation was given up half way, and memory holds what the log shall not.
-    FAILED: the first start failed half way.
+    CLOSED: not opened yet. OPEN: memory and log agree, up to the current iteration. UNWRITTEN: the last commit failed, and
+    the log lacks events that memory has. AHEAD: an iteration was abandoned halfway, and memory has events that the log must
+    not get. FAILED: the first opening failed halfway.
     """
 
     CLOSED = "closed"
@@ -78,14 +78,14 @@ class ExperienceSession:
     """The experience of a run.
 
     Args:
-        context: of the run.
+        context: the run.
         comm: its processes.
 
     Attributes:
         listeners: see every event, on every process; the log is one of them, on the main process.
         log: the open log, on the main process.
         position: of the last commit, on the main process.
-        state: where it stands; `UNWRITTEN` and `AHEAD` are known on the main process alone.
+        state: `UNWRITTEN` and `AHEAD` are known on the main process only.
     """
 
     def __init__(self, context: RunContext, comm: Comm):
@@ -106,7 +106,7 @@ class ExperienceSession:
             listener(event)
 
     def new_planner(self) -> ReplayPlanner:
-        """Make a planner that remembers nothing yet."""
+        """Make a planner with empty experience."""
         context, table = self.context, self.context.questions
         stream = FreshStream(table.permutations(context.seed, context.shuffle), len(table))
         return ReplayPlanner(
@@ -125,18 +125,18 @@ class ExperienceSession:
     # Opening ----------------------------------------------------------------------------------------------------
 
     def open(
-        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, shape: Sequence[int] = ()
+        self, planner: ReplayPlanner, checkpoint: str | None, record: CheckpointRecord | None, shape: Sequence[int] = ()
     ) -> tuple[ReplayPlanner, SavedStep | None]:
-        """Open the log, and begin or continue: on all processes at once.
+        """Open the log, and begin or continue; called on all processes at once.
 
         Args:
-            planner: of an earlier call of `train()`, which goes on; or one that remembers nothing.
-            checkpoint: that the run continues from.
-            facts: what it says.
-            shape: how this run cuts a generation block.
+            planner: that of an earlier call of `train()`, or an empty one.
+            checkpoint: the one to continue from, if any.
+            record: its record.
+            shape: shape of this run's generation blocks.
 
         Returns:
-            The planner to use, and the generation that is being learned from, if the checkpoint lies within one.
+            The planner to use, and the iteration to continue, if the checkpoint lies within one.
 
         Raises:
             ConfigurationError, CheckpointError, ExperienceLogError: on every process.
@@ -150,7 +150,7 @@ class ExperienceSession:
                 )
             self.state = SessionState.OPEN
             return planner, None
-        if checkpoint is not None and (facts is None or facts.log is None):
+        if checkpoint is not None and (record is None or record.log is None):
             raise CheckpointError(
                 f"{checkpoint} does not say where its experience is: it was saved without replay, with "
                 f"experience_log='none' or with save_only_model. Start {how_to_take_weights(checkpoint)} with "
@@ -158,7 +158,7 @@ class ExperienceSession:
             )
         before = self.state
         try:
-            opened = self._opened(planner, checkpoint, facts, shape)
+            opened = self._opened(planner, checkpoint, record, shape)
         except BaseException:
             self._close()
             if before in NOTHING_BEGUN:
@@ -170,11 +170,11 @@ class ExperienceSession:
         return opened
 
     def _opened(
-        self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None, shape: Sequence[int]
+        self, planner: ReplayPlanner, checkpoint: str | None, record: CheckpointRecord | None, shape: Sequence[int]
     ) -> tuple[ReplayPlanner, SavedStep | None]:
         comm, before = self.comm, self.state
         again = before not in NOTHING_BEGUN and checkpoint is None
-        comm.from_main(lambda: self._open(planner, checkpoint, facts))
+        comm.from_main(lambda: self._open(planner, checkpoint, record))
         ahead = again and comm.from_main(lambda: self.state is SessionState.AHEAD)
         if again and not ahead:
             planner.buffer.store = self._store()
@@ -183,7 +183,7 @@ class ExperienceSession:
         if checkpoint is not None or before is SessionState.FAILED or ahead:
             planner = self.new_planner()
         planner.buffer.store = self._store()
-        opened = comm.from_main(lambda: self._begin(planner, checkpoint, facts, ahead, shape))
+        opened = comm.from_main(lambda: self._begin(planner, checkpoint, record, ahead, shape))
         if not self._is_main:
             if opened.index is not None:
                 restore(planner.buffer, opened.index)
@@ -196,11 +196,11 @@ class ExperienceSession:
         saved = load_block(Path(checkpoint), comm.rank, self.context.device)
         return planner, unpacked(saved, choices, self.context.device)
 
-    def _open(self, planner: ReplayPlanner, checkpoint: str | None, facts: CheckpointFacts | None) -> None:
+    def _open(self, planner: ReplayPlanner, checkpoint: str | None, record: CheckpointRecord | None) -> None:
         path = self.context.log_path
         assert path is not None
-        if checkpoint is not None and facts is not None and facts.log is not None:
-            restore_copy(Path(checkpoint) / FILE_NAME, path, Position(**facts.log))
+        if checkpoint is not None and record is not None and record.log is not None:
+            restore_copy(Path(checkpoint) / FILE_NAME, path, Position(**record.log))
         if checkpoint is not None and not path.is_file():
             raise CheckpointError(
                 f"{checkpoint} belongs to an experience log, but there is none at {path}. Put it there, or set experience_log "
@@ -220,11 +220,11 @@ class ExperienceSession:
             log.close()
 
     def _go_on(self, planner: ReplayPlanner) -> None:
-        """Go on in another call of `train()`: the experience is in memory, the log continues where it was left."""
+        """Continue in another call of `train()`: the experience is in memory, the log goes on where it was left."""
         assert self.log is not None
         if self.position is None or self.state is SessionState.UNWRITTEN:
             raise ExperienceLogError(
-                f"{self.log.path} lacks what happened since its last commit, which failed. Make a new trainer and resume from "
+                f"{self.log.path} lacks the events since its last commit, which failed. Make a new trainer and resume from "
                 "the last checkpoint."
             )
         self.log.begin(self.context.provenance(), self.position, self._step)
@@ -234,7 +234,7 @@ class ExperienceSession:
         self,
         planner: ReplayPlanner,
         checkpoint: str | None,
-        facts: CheckpointFacts | None,
+        record: CheckpointRecord | None,
         ahead: bool,
         shape: Sequence[int],
     ) -> Opened:
@@ -244,10 +244,10 @@ class ExperienceSession:
             self.log.add_tokenizer(origin.tokenizer, tokenizer)
         serials: list[int] | None = None
         if checkpoint is not None:
-            serials = self._resume(planner, origin, checkpoint, facts, shape)
+            serials = self._resume(planner, origin, checkpoint, record, shape)
         elif ahead and self.position is not None:
             planner.restore(self._rebuild(planner, origin, self.position))
-            logger.warning("The generation that was given up half way is not in the log, and is planned anew.")
+            logger.warning("The generation that was abandoned halfway is not in the log, and is planned again.")
         else:
             self._start_anew(planner, origin)
         with self.log.at_step(self._step):
@@ -277,12 +277,12 @@ class ExperienceSession:
         self.log.begin(origin, None, self._step)
         if path is not None:
             with open_source(path) as source:
-                self._inherit(planner, origin, source, self.context.keep_retired)
+                self._import(planner, origin, source, self.context.keep_retired)
 
-    def _inherit(self, planner: ReplayPlanner, origin: Provenance, source: Source, keep_retired: bool = False) -> None:
+    def _import(self, planner: ReplayPlanner, origin: Provenance, source: Source, keep_retired: bool = False) -> None:
         assert self.log is not None
         source = replace(source, trajectories=committing(source.trajectories, self.log, self._state(planner)))
-        report = inherit(
+        report = import_experience(
             source, planner.buffer, self.log, origin, self._step, self.context.rescore, self.context.bounds(),
             reads=self.context.columns_read(), keep_retired=keep_retired,
         )  # fmt: skip
@@ -293,16 +293,18 @@ class ExperienceSession:
         planner: ReplayPlanner,
         origin: Provenance,
         checkpoint: str,
-        facts: CheckpointFacts | None,
+        record: CheckpointRecord | None,
         shape: Sequence[int],
     ) -> list[int] | None:
-        """Become what the checkpoint's run was. Returns the serials of the stored trajectories of the generation under way,
-        or None where there is none that can be learned from on."""
+        """Restore the run of a checkpoint; return the serials of its current iteration's stored trajectories.
+
+        None where there is no iteration that training can continue in.
+        """
         assert self.log is not None
-        assert facts is not None and facts.log is not None
-        position = Position(**facts.log)
+        assert record is not None and record.log is not None
+        position = Position(**record.log)
         reader, step = self.log.reader, self._step
-        reader.lineage(position)  # is it there?
+        reader.lineage(position)  # raises if it is not there
         check_behaviour(self.context.config, self.context.objective, unknown_in_log(reader), str(reader.path))
         before = reader.origin_of(position.branch)
         changed = before.differences(origin)
@@ -312,20 +314,20 @@ class ExperienceSession:
         if changed:
             logger.warning(
                 "Resuming from %s under another %s: not bit-equal. Experience is matched by content, and the passes over "
-                "the data start anew%s.",
+                "the data start over%s.",
                 checkpoint,
                 ", another ".join(changed),
-                "; the rest of the generation under way is left out" * facts.in_block,
+                "; the rest of the generation under way is left out" * record.in_block,
             )
             state = reader.state(position)
             self.log.begin(origin, None, step, f"continues {checkpoint} under another {', '.join(changed)}")
             planner.restore(replace(state, step=step, pass_number=0, cursor=0, deferred=()))
-            self._inherit(planner, origin, source_of(reader, position), keep_retired=True)
+            self._import(planner, origin, source_of(reader, position), keep_retired=True)
             return None
         end = reader.end()
         state = self._rebuild(planner, origin, position)
         if order_of_data(before) != order_of_data(origin):
-            logger.warning("Another seed or shuffling than before: the passes over the data start anew.")
+            logger.warning("The seed or the shuffling changed: the passes over the data start over.")
             state = replace(state, pass_number=0, cursor=0, deferred=())
         planner.restore(state)
         logger.warning(
@@ -335,18 +337,18 @@ class ExperienceSession:
             planner.buffer.num_replayable,
             f"; {end - position.seq} later events of the log are left on a branch of their own" * (end > position.seq),
         )
-        if not facts.in_block:
+        if not record.in_block:
             return None
-        folder, ranks = Path(checkpoint), range(facts.world_size)
+        folder, ranks = Path(checkpoint), range(record.world_size)
         serials = sorted(set[int]().union(*(serials_in(folder, rank) for rank in ranks)))
-        if facts.shape == list(shape):
+        if record.shape == list(shape):
             self._under_way = self.log.get_many(serials)
             return serials
-        self._admit_rest(planner, folder, facts.world_size, serials)
+        self._admit_rest(planner, folder, record.world_size, serials)
         return None
 
     def _rebuild(self, planner: ReplayPlanner, origin: Provenance, position: Position) -> PlannerState:
-        """Give a planner the experience of a position, on a branch that continues it; what else it was there."""
+        """Restore a planner from a position, on a new branch that continues it; return its other state."""
         assert self.log is not None
         reader = self.log.reader
         self.log.begin(origin, position, self._step)
@@ -358,8 +360,10 @@ class ExperienceSession:
         return state
 
     def _admit_rest(self, planner: ReplayPlanner, folder: Path, ranks: int, serials: list[int]) -> None:
-        """Store what was to be stored of a batch that was cut otherwise, and is not learned from on: the rows of one process
-        after the other, so that one file is in memory at a time."""
+        """Store the rest of an iteration whose batch has another shape now, and is not continued.
+
+        The rows of one process after the other, so that one file is in memory at a time.
+        """
         assert self.log is not None
         choices = {s: ReplayedTrajectory(s, t) for s, t in zip(serials, self.log.get_many(serials), strict=True)}
         stored = 0
@@ -369,14 +373,14 @@ class ExperienceSession:
                 new = NewRows.of(part.scored, self._embedded(part))
                 stored += planner.admit(new.trajectories(part.scored, part.stats), part.scored.groups)
         logger.warning(
-            "The checkpoint lies within a generation whose batch was cut for %d processes and other options. Its remaining "
+            "The checkpoint lies within a generation whose batch was made for %d processes or other options. Its remaining "
             "updates are left out, its %d new successes are stored, and the next generation begins.",
             ranks,
             stored,
         )
 
     def _embedded(self, part: SavedStep) -> dict[int, FloatArray]:
-        """Return the embeddings of what a process would have stored, by row; nothing where quality is not used."""
+        """Return the embeddings of what a process would have stored, by row; empty where quality is not used."""
         rows = part.scored.to_admit
         if self.context.embedder is None or not rows:
             return {}
@@ -403,8 +407,7 @@ class ExperienceSession:
         return self.position
 
     def checkpoint(self, planner: ReplayPlanner, folder: Path) -> dict[str, Any] | None:
-        """Commit for a checkpoint in a folder; every process gets the position, or the error that makes the checkpoint
-        fail."""
+        """Commit for a checkpoint in a folder; every process gets the position, or the error that makes it fail."""
         if self.context.log_path is None:
             return None
         position = self.comm.from_main(lambda: self._commit_and_copy(planner, folder))
@@ -412,13 +415,15 @@ class ExperienceSession:
 
     def _commit_and_copy(self, planner: ReplayPlanner, folder: Path) -> Position | None:
         position = self.commit(planner, checkpoint=True)
-        if self.log is not None and is_shared(folder) and not is_shared(self.log.path):  # of this machine alone
+        if self.log is not None and is_shared(folder) and not is_shared(self.log.path):  # a path of this machine only
             self.log.copy_to(folder / FILE_NAME)
         return position
 
     def close(self, planner: ReplayPlanner, done: bool) -> None:
-        """Free the log for others, since training is over for now; `done` if nothing went wrong. A generation that was given up
-        before its results were written leaves nothing in the log."""
+        """Release the log when training is over for now; `done` if nothing went wrong.
+
+        An iteration that was abandoned before its results were written leaves nothing in the log.
+        """
         if self.log is None:
             return
         try:
@@ -437,7 +442,7 @@ class ExperienceSession:
 
 
 def restore_copy(copy: Path, path: Path, position: Position) -> None:
-    """Put a checkpoint's copy of a log in its place, where that is gone or does not reach the checkpoint's position."""
+    """Move a checkpoint's copy of a log into place, where the log is missing or ends before the checkpoint."""
     if not copy.is_file():
         return
     if path.is_file():
@@ -449,7 +454,7 @@ def restore_copy(copy: Path, path: Path, position: Position) -> None:
             raise
         except ExperienceLogError as error:
             if isinstance(error.__cause__, (sqlite3.Error, MemoryError)) and not isinstance(error, DamagedLogError):
-                raise  # of locks, memory or the file system: it says nothing of the log
+                raise  # an error of locks, memory or the file system, not of the log
             why = str(error)
     else:
         why = "it is not there"

@@ -23,7 +23,7 @@ HEAD = np.dtype(
 
 
 class RemoteTrajectory(Trajectory):
-    """A stored trajectory whose tokens another process holds, until they are brought here.
+    """A stored trajectory whose tokens are on another process until they are sent here.
 
     Args:
         head: one record of `HEAD`.
@@ -37,15 +37,13 @@ class RemoteTrajectory(Trajectory):
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"this process does not hold {name!r} of a stored trajectory: bring it here with `hold` first"
-        )
+        raise AttributeError(f"this process does not hold {name!r} of a stored trajectory: fetch it with `hold` first")
 
     def __len__(self) -> int:
         return int(self.length)
 
     def fill(self, ids: NDArray[np.int32], logps: NDArray[np.float32]) -> None:
-        """Take the tokens that the main process sent."""
+        """Set the tokens that the main process sent."""
         object.__setattr__(self, "completion_ids", ids)
         object.__setattr__(self, "behaviour_logps", logps)
 
@@ -107,7 +105,7 @@ def remote(heads: NDArray[Any], rewards: NDArray[Any]) -> list[Trajectory]:
 
 
 def hold(comm: Comm, trajectories: Sequence[Trajectory], wanted: Sequence[Sequence[int]]) -> None:
-    """Bring the tokens of trajectories to the processes that need them; on all processes at once.
+    """Send the tokens of trajectories to the processes that need them; called by all processes at once.
 
     Args:
         comm: the processes.

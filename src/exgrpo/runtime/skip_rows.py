@@ -23,8 +23,10 @@ Batch = dict[str, Any]
 
 
 def counted(inputs: Batch, needed: Tensor | None = None) -> Tensor:
-    """Tell which rows of a micro-batch have a gradient, or are needed for what they reveal, (B,). What is known of others would
-    depend on how the batch is cut."""
+    """Return which rows of a micro-batch have a gradient, or are needed for measurements, (B,).
+
+    Measuring the others would depend on how the batch is cut.
+    """
     advantages = inputs["advantages"]
     count: Tensor = advantages.ne(0) if advantages.dim() == 1 else advantages.ne(0).any(1)
     return count if needed is None else count | needed.to(count.device)
@@ -49,7 +51,7 @@ def rows_to_compute(inputs: Batch, count: Tensor, most: Callable[[int], int] = i
 
 
 def only(inputs: Batch, rows: Tensor) -> Batch:
-    """Keep these rows of a micro-batch, without the columns behind the longest of their completions."""
+    """Keep these rows of a micro-batch, and the columns up to the longest of their completions."""
     size, full = inputs["completion_mask"].shape
     width = max(1, int(inputs["completion_mask"][rows].sum(1).max()))
     kept = {}

@@ -1,8 +1,8 @@
-"""Lead one iteration of a host through replay: plan, score, advantages, record, finish.
+"""One iteration of replay for any host: plan, score, advantages, record, finish.
 
-Each is called once and in this order, on all processes at the same time; `record` any number of times, for any rows in any
-order. What a host calls them from is its own affair: TRL finishes after the last micro-batch, another one once it has the
-log-probs of all rows.
+A host calls each once, in this order, on all processes at the same time; `record` any number of times, for any rows in any
+order. Where it calls them is up to the host: TRL finishes after the last micro-batch, verl once it has the log-probs of all
+rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..experience.events import Event
 from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import RIGHT, UNSCORABLE, FloatArray, Group, IntArray
-from ..objective import are_alike, group_advantages, weight_positive
+from ..objective import group_advantages, have_no_variance, weight_positive
 from ..objective.stats import RatioStats
 from ..replay import ReplayPlanner
 from .batch import NewRows, ReplayBatch, ScoredBatch, weighted
@@ -33,11 +33,11 @@ from .shared_store import hold
 from .timing import Stopwatch
 
 GONE = -1
-"""In place of the slot of a trajectory that has left."""
+"""Stands for the slot of a trajectory that has left."""
 
 
 class Stage(IntEnum):
-    """How far an iteration is: what was done last."""
+    """The last completed stage of an iteration."""
 
     NEW = 0
     PLANNED = 1
@@ -51,19 +51,19 @@ class ReplayStep:
     """One iteration.
 
     Args:
-        context: of the run.
+        context: the run.
         comm: its processes.
-        planner: of its batches.
-        session: where the experience is written.
-        time: what each phase takes.
+        planner: plans its batches.
+        session: writes the experience; None: memory only.
+        time: stopwatch of the phases.
         embedding: embeds completions beside the forwards; None where quality is not used.
 
     Attributes:
-        stage: what was done last.
-        batch: after `plan`.
-        scored: after `score`.
-        stats: what the forwards revealed of the rows of this process.
-        metrics: of the batch, after `score`.
+        stage: the last completed stage.
+        batch: set by `plan`.
+        scored: set by `score`.
+        stats: measurements of this process's rows by the forwards.
+        metrics: of the batch, set by `score`.
     """
 
     batch: ReplayBatch
@@ -86,7 +86,7 @@ class ReplayStep:
         self.metrics: dict[str, float] = {}
 
     def plan(self, batch_size: int, step: int, epoch: float = 0.0) -> ReplayBatch:
-        """Decide what the rows of this process are.
+        """Plan the batch, and return the rows of this process.
 
         Args:
             batch_size: questions of the iteration, over all processes.
@@ -103,7 +103,7 @@ class ReplayStep:
         return self.batch
 
     def _hold(self, rows: Iterable[int]) -> None:
-        """Bring the tokens of stored rows to the processes that compute them."""
+        """Send the tokens of stored rows to the processes that compute them."""
         numbers = sorted(rows)
         stored = [choice.trajectory for row in numbers if (choice := self.batch.known_at(row)) is not None]
         hold(self._comm, stored, self.batch.holders(numbers, self._comm.world_size))
@@ -111,12 +111,12 @@ class ReplayStep:
     def score(
         self, rewards: Tensor, completion_ids: Sequence[Sequence[int]], finish_reasons: Sequence[str]
     ) -> ScoredBatch:
-        """Learn from what the completions were worth; recorded rewards are put back in place, and rescues take place.
+        """Update the experience from the outcomes; put recorded rewards back in place, and rescue groups.
 
         Args:
-            rewards: of all processes, (N*K, F), NaN where a function gave none; written over for stored rows.
-            completion_ids: of the rows of this process.
-            finish_reasons: of these, `stop` or `length`.
+            rewards: of all processes, (N*K, F), NaN where a function gave none; overwritten for stored rows.
+            completion_ids: token ids of this process's rows.
+            finish_reasons: `stop` or `length` for each of them.
         """
         self._go(Stage.PLANNED, Stage.SCORED)
         context, planner, batch, k = self._context, self._planner, self.batch, self._context.num_generations
@@ -139,7 +139,7 @@ class ReplayStep:
             ids[local] = choice.trajectory.completion_ids.tolist()
         to_admit = self._to_admit(groups, outcomes, ids, finish_reasons)
         self.scored = ScoredBatch(
-            batch, rewards, outcomes, advantages.view(-1), ids, to_admit, groups, are_alike(values)
+            batch, rewards, outcomes, advantages.view(-1), ids, to_admit, groups, have_no_variance(values)
         )  # fmt: skip
         self.metrics |= batch_metrics(batch)
         return self.scored
@@ -163,8 +163,7 @@ class ReplayStep:
         return found
 
     def advantages(self, scored: ScoredBatch) -> Tensor:
-        """Return the advantages of the rows of this process as the loss weighs them, (b,); begin to embed what will be
-        stored."""
+        """Return the weighted advantages of this process's rows, (b,), and start embedding what will be stored."""
         self._go(Stage.SCORED, Stage.CREDITED)
         batch = scored.batch
         mine = scored.advantages[batch.offset : batch.offset + batch.size]
@@ -172,7 +171,7 @@ class ReplayStep:
         return weight_positive(mine, self._context.objective.positive_weight)
 
     def _embed(self) -> None:
-        """Begin to embed what will be stored; after a restart once more."""
+        """Start embedding what will be stored; again after a restart."""
         if self._embedding is not None and self.scored.to_admit and self.stage < Stage.FINISHED:
             texts = self._context.decode(self.scored.ids_of(self.scored.to_admit))
             self._embedding.submit(self.batch.plan.iteration, texts)
@@ -182,7 +181,7 @@ class ReplayStep:
         return self.batch.columns([len(ids) for ids in self.scored.completion_ids], width, device)
 
     def needs(self, rows: Sequence[int]) -> NDArray[np.bool_]:
-        """Tell of which rows a forward is needed whatever their advantage: they will be stored, and are not known yet."""
+        """Return which rows need a forward whatever their advantage: those to be stored and not measured yet."""
         known = self.stats.has_entropy(rows)
         unseen = [row not in self.stats.logps or not seen for row, seen in zip(rows, known, strict=True)]
         return np.asarray(np.isin(rows, list(self.scored.to_admit)) & np.array(unseen, bool))
@@ -196,15 +195,15 @@ class ReplayStep:
         ratios: RatioStats | None = None,
         fillers: Sequence[int] = (),
     ) -> None:
-        """Write down what a forward revealed; of each row the first values count.
+        """Record the results of a forward; the first values of each row count.
 
         Args:
             rows: global rows of this process, in any order, (n,).
-            logps: of their tokens under the policy now, (n, T), each row's at its left end.
-            entropies: in nats, (n, T); with them, `logps` are those of the policy that is trained.
-            mask: the tokens over which entropies are averaged, (n, T).
-            ratios: of the rows, as the loss gives them.
-            fillers: rows among them that were computed without need.
+            logps: token log-probs under the current policy, (n, T), aligned to the left.
+            entropies: in nats, (n, T); if given, `logps` are those of the policy that is trained.
+            mask: tokens over which entropies are averaged, (n, T).
+            ratios: ratio statistics of the rows, from the loss.
+            fillers: rows among them that only fill up a batch.
         """
         self._check(Stage.CREDITED)
         stored = [self.batch.stored_at(row) for row in rows]
@@ -242,9 +241,10 @@ class ReplayStep:
         self.stats.add_ratios([rows[place] for place in places], values)
 
     def finish(self) -> dict[str, float]:
-        """Store what will be stored, once the forwards of all rows are done; return metrics, the same on every process.
+        """Admit completions and update the experience after all forwards; return metrics, the same on every process.
 
-        Tokens go to the main process alone, which decides; the others follow."""
+        Tokens go to the main process alone, which decides; the others follow.
+        """
         self._go(Stage.CREDITED, Stage.FINISHED)
         with self._time("embed"):
             new = NewRows.of(self.scored, self._embeddings())
@@ -257,7 +257,7 @@ class ReplayStep:
         return metrics
 
     def _store(self, parts: Sequence[Arrays]) -> tuple[dict[str, float], list[Event]]:
-        """On the main process: learn from the rows of all; return metrics, and what happened, for the others."""
+        """Update the experience from all rows, on the main process; return metrics, and the events for the others."""
         planner, context, plan = self._planner, self._context, self.batch.plan
         stats = RowStats.concatenate([RowStats.of_arrays(_part(arrays, "stats/")) for arrays in parts])
         new = NewRows.merge([NewRows.of_arrays(_part(arrays, "new/")) for arrays in parts])
@@ -275,14 +275,14 @@ class ReplayStep:
         return metrics, events if self._comm.world_size > 1 else []
 
     def _embeddings(self) -> dict[int, FloatArray]:
-        """Return what was embedded of the completions that will be stored, by row; waits for it."""
+        """Wait for the embeddings of the completions to be stored, and return them by row."""
         if self._embedding is None:
             return {}
         vectors = self._embedding.result().get(self.batch.plan.iteration, ())
         return dict(zip(self.scored.to_admit, vectors, strict=True))
 
     def _update(self, stats: RowStats) -> None:
-        """Remember how stored trajectories look to the policy that is trained."""
+        """Store measurements of stored trajectories under the policy that is trained."""
         buffer, slots = self._planner.buffer, []
         records = stats.table[(stats.table["entropy_step"] >= 0) & ~np.isnan(stats.table["nll"])]
         for row in records["row"].tolist():
@@ -293,21 +293,21 @@ class ReplayStep:
             these = np.flatnonzero((records["entropy_step"] == step) & (np.array(slots) != GONE))
             columns = zip(*(records[name][these].tolist() for name in ("entropy", *SCORES)), strict=True)
             if these.size:
-                buffer.measured([slots[one] for one in these], [PolicyStats(*scores) for scores in columns], step)
+                buffer.update_stats([slots[one] for one in these], [PolicyStats(*scores) for scores in columns], step)
 
     def abandon(self) -> None:
-        """Give the iteration up before it is learned from: its fresh questions come first in the next."""
+        """Abandon the iteration before it is trained on: its fresh questions come first in the next."""
         if self.stage in (Stage.PLANNED, Stage.SCORED):
             self.stage = Stage.ABANDONED
             self._planner.abandon(self.batch.plan)
 
     def saved(self) -> SavedStep:
-        """Return what a checkpoint keeps of it."""
+        """Return the state that a checkpoint keeps."""
         self._check(Stage.CREDITED)
         return SavedStep(self.scored, self.stats, self.stage is Stage.FINISHED)
 
     def resume(self, saved: SavedStep) -> None:
-        """Go on with an iteration that a checkpoint holds."""
+        """Continue an iteration that a checkpoint holds."""
         self.batch, self.scored, self.stats = saved.scored.batch, saved.scored, saved.stats
         self.stage = Stage.FINISHED if saved.finished else Stage.CREDITED
         self._hold(self.batch.rows_to_hold)
@@ -331,8 +331,7 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def trained(batch: ReplayBatch, stats: RowStats) -> list[tuple[int, int, float, float]]:
-    """Return of each stored trajectory that was learned from its question and serial, mean log-ratio, and effective sample
-    size."""
+    """Return question, serial, mean log-ratio and effective sample size of each stored trajectory trained on."""
     found, records = [], stats.table[stats.table["ratio_tokens"] > 0]
     ess = np.exp(2 * records["log_sum"] - records["log_sum_squares"]) / records["ratio_tokens"]
     for row, log_ratio, size in zip(records["row"].tolist(), records["log_ratio"].tolist(), ess.tolist(), strict=True):

@@ -28,7 +28,7 @@ class Stopwatch:
                 self._inside[-1] += spent
 
     def take(self) -> dict[str, float]:
-        """Return `replay/time/PHASE` in seconds, and begin anew."""
+        """Return `replay/time/PHASE` in seconds, and start over."""
         taken = {f"replay/time/{phase}": self._seconds[phase] for phase in PHASES if phase in self._seconds}
         self._seconds.clear()
         return taken

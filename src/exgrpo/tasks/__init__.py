@@ -20,7 +20,7 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Chains, FreeOrder, 
 
 
 def get_task(name: str, **knobs: Any) -> Task:
-    """The task of that name with these knobs; ConfigurationError where name, knob or value do not exist."""
+    """Return the task of a name with these knobs; raise ConfigurationError where name, knob or value do not exist."""
     name = spelled(name, TASKS)
     if name not in TASKS:
         raise ConfigurationError(f"There is no task {name!r}.{did_you_mean(name, TASKS)} Tasks: {', '.join(TASKS)}.")

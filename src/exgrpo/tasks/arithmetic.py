@@ -23,7 +23,7 @@ class ExpressionError(ValueError):
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
-    """The exact value of the expression, and the numbers that it uses in the order of the text.
+    """Return the exact value of the expression, and the numbers that it uses in the order of the text.
 
     Raises ExpressionError; costs at most some tens of microseconds a character up to MAX_LENGTH, whatever comes.
     """
@@ -48,7 +48,7 @@ class _Parser:
         return self.text[self.position] if self.position < len(self.text) else None
 
     def take(self) -> str | None:
-        """The character at the position, which moves on."""
+        """Return the character at the position, and move on."""
         character = self.here
         self.position += 1
         return character

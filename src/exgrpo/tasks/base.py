@@ -1,4 +1,4 @@
-"""What a verifiable task family is: questions by the thousand, a reward function, and a checker of the reasoning.
+"""Verifiable task families: questions by the thousand, a reward function, and a checker of the reasoning.
 
 A `Task` makes datasets and scores completions. A `Family` is a task whose questions are generated here: it numbers its
 questions (`unrank`), so that a set is a draw of distinct numbers, and it can write noisy demonstrations for the warm-up
@@ -71,13 +71,13 @@ def check(condition: bool, message: str) -> None:
 
 
 def split_of(prompt: str) -> str:
-    """The split a question belongs to, from its text alone."""
+    """Return the split a question belongs to, from its text alone."""
     digest = hashlib.blake2b(prompt.encode(), digest_size=8, person=b"exgrpo-split").digest()
     return "eval" if int.from_bytes(digest, "big") < EVAL_SHARE * 2**64 else "train"
 
 
 def completion_text(completion: Any) -> str:
-    """The text of a completion: a string, or the last message of a list of messages (conversational datasets)."""
+    """Return the text of a completion: a string, or the last message of a conversation."""
     if isinstance(completion, str):
         return completion
     content = completion[-1].get("content") if completion else ""
@@ -87,7 +87,7 @@ def completion_text(completion: Any) -> str:
 
 
 def quotas(size: int, shares: Sequence[float]) -> list[int]:
-    """`size` split by `shares` (any positive scale) into whole numbers that sum to it: largest remainders first."""
+    """Split `size` by `shares` (any positive scale) into whole numbers that sum to it: largest remainders first."""
     exact = [size * share / sum(shares) for share in shares]
     counts = [int(value) for value in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))
@@ -97,7 +97,10 @@ def quotas(size: int, shares: Sequence[float]) -> list[int]:
 
 
 def distinct_indices(count: int, rng: random.Random) -> Iterator[int]:
-    """Every number below `count` once, in random order; lazily, so a huge `count` costs only what is taken."""
+    """Yield every number below `count` once, in random order.
+
+    Lazily, so that a huge `count` costs only what is taken.
+    """
     if count <= ENUMERABLE:
         order = list(range(count))
         rng.shuffle(order)
@@ -112,7 +115,7 @@ def distinct_indices(count: int, rng: random.Random) -> Iterator[int]:
 
 
 def radix(index: int, bases: Sequence[int]) -> list[int]:
-    """The digits of `index` in mixed radix, least significant first: `digits[i] < bases[i]`."""
+    """Return the digits of `index` in mixed radix, least significant first: `digits[i] < bases[i]`."""
     digits = []
     for base in bases:
         index, digit = divmod(index, base)
@@ -127,7 +130,7 @@ class Task(ABC):
 
     @abstractmethod
     def make(self, split: str, size: int, seed: int = 0) -> "Dataset":
-        """`size` distinct questions of a split ("train" or "eval"); the same arguments give the same rows.
+        """Make `size` distinct questions of a split ("train" or "eval"), the same for the same arguments.
 
         Raises ConfigurationError where the family has fewer distinct questions than asked for.
         """
@@ -138,19 +141,19 @@ class Task(ABC):
         """A module-level `f(prompts, completions, answer, **columns) -> list[float | None]`, as TRL calls it."""
 
     def is_valid(self, question: str, completion: str) -> bool:
-        """Whether the completion reaches the right answer by right reasoning, as opposed to by luck.
+        """Return whether the completion reaches the right answer by right reasoning, not by luck.
 
         Raises ConfigurationError where the task can check answers only.
         """
         raise ConfigurationError(f"The task {self.name!r} has no checker of reasoning, only of answers.")
 
     def knobs(self) -> dict[str, Any]:
-        """The options that this task was made with."""
+        """Return the options that this task was made with."""
         return asdict(self)  # type: ignore[call-overload]
 
 
 class Family(Task):
-    """A task whose questions are generated here, small enough for the built-in tiny policy."""
+    """A task whose questions are generated, small enough for the built-in tiny policy."""
 
     @property
     @abstractmethod
@@ -169,15 +172,15 @@ class Family(Task):
 
     @abstractmethod
     def strata(self) -> list[Stratum]:
-        """The parts of the family; a set holds each in proportion to its share."""
+        """Return the parts of the family; a set holds each in proportion to its share."""
 
     @abstractmethod
     def unrank(self, stratum: int, index: int) -> Question | None:
-        """The question with this number, or None where the number stands for none."""
+        """Return the question with this number, or None where the number stands for none."""
 
     @abstractmethod
     def solution(self, question: Question, rng: random.Random | None = None) -> str:
-        """A valid completion; with `rng` a random one among them, where there are several."""
+        """Return a valid completion; with `rng` a random one among them, where there are several."""
 
     @abstractmethod
     def is_valid(self, question: str, completion: str) -> bool:
@@ -185,7 +188,7 @@ class Family(Task):
 
     @abstractmethod
     def teacher(self, seed: int) -> Teacher:
-        """A demonstrator that knows the task only in part; what it knows is drawn from the seed."""
+        """Return a demonstrator that knows the task only in part; what it knows is drawn from the seed."""
 
     @property
     def warm_up(self) -> WarmUp:
@@ -201,7 +204,7 @@ class Family(Task):
         return Dataset.from_list(rows)
 
     def draw(self, split: str, size: int, seed: int = 0) -> list[Question]:
-        """The rows of `make` as `Question` objects, in random order."""
+        """Return the rows of `make` as `Question` objects, in random order."""
         check(split in SPLITS, f"{self.name}: there is no split {split!r}; splits: {', '.join(SPLITS)}")
         check(size >= 1, f"{self.name}: size must be at least 1, got {size}")
         strata, drawn = self.strata(), []
@@ -225,7 +228,7 @@ class Family(Task):
         return drawn
 
     def demonstrations(self, size: int, seed: int = 0) -> list[tuple[str, str]]:
-        """`size` pairs (question, completion) by the teacher, on training questions drawn with replacement.
+        """Return pairs (question, completion) by the teacher, on training questions drawn with replacement.
 
         Strata are drawn halfway between their shares and equal shares, so that the small ones are learned too.
         """

@@ -19,14 +19,14 @@ REWARDS = ("strict", "final")
 
 
 def apply(left: int, operation: str, right: int, modulus: int) -> int:
-    """One operation modulo m."""
+    """Apply one operation modulo m."""
     if operation == "x":
         return left * right % modulus
     return (left + right if operation == "+" else left - right) % modulus
 
 
 def parse(question: str, modulus: int) -> tuple[int, list[tuple[str, int]]] | None:
-    """The first number and the (operation, number) pairs of a question text, or None where it is not one."""
+    """Return the first number and the (operation, number) pairs of a question text, or None if it is not one."""
     parts = re.split(r"([+\-x])", question[:-1])
     numbers = [notation.read(part, modulus) for part in parts[::2]]
     if not question.endswith("=") or len(numbers) < 2 or any(number is None for number in numbers):
@@ -36,7 +36,7 @@ def parse(question: str, modulus: int) -> tuple[int, list[tuple[str, int]]] | No
 
 
 def running_results(first: int, steps: Sequence[tuple[str, int]], modulus: int) -> list[int]:
-    """The result after each step, left to right."""
+    """Return the result after each step, left to right."""
     results = []
     for operation, number in steps:
         first = apply(first, operation, number, modulus)
@@ -45,14 +45,17 @@ def running_results(first: int, steps: Sequence[tuple[str, int]], modulus: int) 
 
 
 def write_results(results: Sequence[int], modulus: int) -> str:
-    """Running results as a completion."""
+    """Write running results as a completion."""
     return ("" if notation.compact(modulus) else " ").join(notation.write(value, modulus) for value in results)
 
 
 def chains_strict_reward(
     prompts: list, completions: list, answer: list[str], trace: list[str], **kwargs: object
 ) -> list[float | None]:
-    """1 where every running result is right and none is missing or in excess, else 0. `trace` holds the right ones."""
+    """Give 1 where every running result is right and none is missing or in excess, else 0.
+
+    `trace` holds the right ones.
+    """
     texts = [completion_text(completion) for completion in completions]
     return [float(text.strip() == right) for text, right in zip(texts, trace, strict=True)]
 
@@ -60,7 +63,7 @@ def chains_strict_reward(
 def chains_final_reward(
     prompts: list, completions: list, answer: list[str], modulus: list[int], **kwargs: object
 ) -> list[float | None]:
-    """1 where the completion ends with the right number, however it got there, else 0."""
+    """Give 1 where the completion ends with the right number, however it got there, else 0."""
     texts = [completion_text(completion) for completion in completions]
     return [
         float(notation.last_number(text, m) == notation.read(right, m))
@@ -70,7 +73,9 @@ def chains_final_reward(
 
 @dataclass(frozen=True)
 class Chains(Family):
-    """See the module. A question has as many operations as `lengths` says, in the proportions of `shares`.
+    """Chains of operations modulo m; see the module.
+
+    A question has as many operations as `lengths` says, in the proportions of `shares`.
 
     Of the m*3*m single-operation facts the warm-up's teacher knows the share `taught`, and writes a random number
     instead of those with probability `noise`; the others it always guesses.
@@ -102,7 +107,7 @@ class Chains(Family):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """An operation with its number, which leaves one token a step in question and completion alike."""
+        """Operations with their numbers, one token a step in question and completion."""
         if not notation.compact(self.modulus):
             return ()
         return tuple(op + notation.write(number, self.modulus) for op in OPERATIONS for number in range(self.modulus))

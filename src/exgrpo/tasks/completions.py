@@ -13,7 +13,7 @@ from .datasets import columns_of, find_column, read_rows
 MESSAGES = ("messages", "conversation", "conversations")
 FINISH = "finish_reason"
 CUT = ("length", "max_tokens")
-"""What services that serve models call it when a completion was cut."""
+"""Finish reasons by which model servers mark a truncated completion."""
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 Row = Mapping[str, Any]
@@ -34,7 +34,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class AnsweredRow:
-    """A row of the data: where it stands, what else it holds, and its completions."""
+    """A row of the data: its place, its other columns, and its completions."""
 
     place: str
     row: Row
@@ -43,7 +43,7 @@ class AnsweredRow:
 
 @dataclass
 class AnsweredRows:
-    """What a source holds.
+    """The rows of a source.
 
     Args:
         source: its name.
@@ -67,7 +67,7 @@ def read_completions(
     completion_column: str | None = None,
     limit: int | None = None,
 ) -> AnsweredRows:
-    """Read rows with completions; those that are not as they must be are told, not raised.
+    """Read rows with completions; collect invalid ones rather than raise.
 
     Args:
         source, split, config_name: as for `load_questions`.
@@ -105,7 +105,7 @@ def _has_completions(rows: Sequence[Row], source: str) -> bool:
 
 
 def _apart(row: Row, column: str) -> Row:
-    """A row with question and completion apart, which stood in one list of messages."""
+    """Split a row's list of messages into question and completion."""
     messages = row.get(column)
     others = {name: value for name, value in row.items() if name != column}
     if not isinstance(messages, Sequence) or isinstance(messages, str) or len(messages) < 2:
@@ -133,7 +133,7 @@ def _is_message_list(value: Any) -> bool:
 
 
 def _text(value: Any, column: str, place: str) -> str:
-    """The text of a completion, from a string, a message or a list of one message."""
+    """Return the text of a completion, from a string, a message or a list of one message."""
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
         value = value[0]
     role = value.get("role", "assistant") if isinstance(value, Mapping) else "assistant"
@@ -143,13 +143,13 @@ def _text(value: Any, column: str, place: str) -> str:
     missing = value is None or (isinstance(text, str) and not text.strip())
     came = "is missing" if missing else f"came as {type(value).__name__}: {repr(value)[:80]}"
     raise DatasetError(
-        f"{place}: a completion must be text or one message of the assistant, but in column {column!r} it {came}. Mend the "
+        f"{place}: a completion must be text or one message of the assistant, but in column {column!r} it {came}. Fix the "
         "row, or set drop_incomplete."
     )
 
 
 def _with_thoughts(message: Row) -> Any:
-    """The content of a message, after the thoughts that some keep in a field of its own."""
+    """Return the content of a message, after the thoughts that some keep in a separate field."""
     content = message.get("content")
     thoughts = next((message[name] for name in THOUGHTS if isinstance(message.get(name), str)), "")
     if not thoughts.strip() or not isinstance(content, str):

@@ -19,7 +19,7 @@ OPERATIONS = "+-*/"
 
 
 def parse(question: str) -> tuple[list[int], int] | None:
-    """The numbers and the target of a question text, or None where it is not one."""
+    """Return the numbers and the target of a question text, or None if it is not one."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*:[0-9]{1,4}=", question):
         return None
     numbers, target = question[:-1].split(":")
@@ -27,7 +27,7 @@ def parse(question: str) -> tuple[list[int], int] | None:
 
 
 def reaches(expression: str, numbers: Sequence[int], target: int) -> bool:
-    """Whether the expression has the value of the target and uses each number at most as often as it is given."""
+    """Return whether an expression has the target's value and uses each number at most as often as given."""
     try:
         value, used = evaluate(expression.strip())
     except ExpressionError:
@@ -38,7 +38,7 @@ def reaches(expression: str, numbers: Sequence[int], target: int) -> bool:
 def countdown_reward(
     prompts: list, completions: list, answer: list[str], numbers: list[list[int]], **kwargs: object
 ) -> list[float | None]:
-    """1 where the completion is an expression that reaches the target (`answer`) from the numbers, else 0."""
+    """Give 1 where the completion is an expression that reaches the target (`answer`) from the numbers, else 0."""
     texts = [completion_text(completion) for completion in completions]
     return [
         float(reaches(text, given, int(target))) for text, given, target in zip(texts, numbers, answer, strict=True)
@@ -47,7 +47,9 @@ def countdown_reward(
 
 @dataclass(frozen=True)
 class Countdown(Family):
-    """See the module. `numbers` numbers from 1 to `largest`; the target is a whole number from 1 to `largest_target`.
+    """Countdown; see the module.
+
+    `numbers` numbers from 1 to `largest`; the target is a whole number from 1 to `largest_target`.
 
     The warm-up's teacher gives the expression that a question was made from, and with probability `noise` a random
     expression of the same numbers in its place.
@@ -82,7 +84,7 @@ class Countdown(Family):
         return countdown_reward
 
     def strata(self) -> list[Stratum]:
-        """One; its numbers stand for expressions, of which several make the same question."""
+        """Return the one stratum; its numbers stand for expressions, of which several make the same question."""
         return [Stratum("expressions", 1.0, self.largest**self.numbers * 4 ** (self.numbers - 1) * 2)]
 
     def unrank(self, stratum: int, index: int) -> Question | None:
@@ -114,7 +116,7 @@ class Countdown(Family):
 
 
 def _compose(numbers: Sequence[int], operations: Sequence[str], nested: bool) -> tuple[str, int | None]:
-    """The numbers joined by the operations: an expression and its value, None where a division leaves a remainder.
+    """Join numbers by the operations; return the expression and its value, None where a division leaves a remainder.
 
     `nested` works strictly from left to right, with parentheses where that needs them; else products come first.
     """

@@ -56,7 +56,7 @@ def load_questions(
     keep_columns: Sequence[str] = (),
     drop_incomplete: bool = False,
 ) -> "Dataset":
-    """A dataset with the columns `prompt` and `answer`, ready for a trainer or for `evaluate_policy`.
+    """Load a dataset with the columns `prompt` and `answer`, ready for a trainer or for `evaluate_policy`.
 
     Args:
         source: the name of a dataset on the hub; or a local file (.jsonl, .json or .csv, each also with .gz, or
@@ -129,7 +129,7 @@ def load_questions(
 
 @dataclass(frozen=True)
 class PromptForm:
-    """How questions become prompts.
+    """The form in which questions become prompts.
 
     Args:
         template: text with `{question}`.
@@ -150,7 +150,7 @@ class PromptForm:
             )
 
     def prompt(self, row: Row, column: str, place: str) -> Any:
-        """The prompt of a row; raise DatasetError, with the place, where the column holds no question."""
+        """Return the prompt of a row; raise DatasetError, with the place, where the column holds no question."""
         *before, text = _messages(_value(row, column), column, place)
         text = text if self.template is None else self.template.replace(PLACEHOLDER, text)
         if before and not self.conversational:
@@ -187,12 +187,12 @@ def _import_datasets() -> Any:
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
-    """All names of columns, in the order of their first row."""
+    """Return all names of columns, in the order of their first row."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def find_column(role: str, given: str | None, rows: Sequence[Row], source: Any) -> str:
-    """The column that holds the question, the answer or the completion: the one given, or found by its name.
+    """Return the column that holds the question, the answer or the completion: as given, or found by its name.
 
     Raises:
         DatasetError: there is none, or several could be meant.
@@ -229,7 +229,7 @@ def _is_of_verl(row: Row) -> bool:
 
 
 def _value(row: Row, column: str) -> Any:
-    """The value of a column; of `column.key` that inside its mapping."""
+    """Return the value of a column; of `column.key` that inside its mapping."""
     if column in row or "." not in column:
         return row.get(column)
     value: Any = row
@@ -239,7 +239,7 @@ def _value(row: Row, column: str) -> Any:
 
 
 def _messages(value: Any, column: str, place: str) -> list[Any]:
-    """The messages before the question, of which there may be none, and the question's text."""
+    """Return the messages before the question, of which there may be none, and the question's text."""
     if isinstance(value, str) and value.strip():
         return [value]
     if isinstance(value, Sequence) and value and all(isinstance(message, Mapping) for message in value):
@@ -253,7 +253,7 @@ def _messages(value: Any, column: str, place: str) -> list[Any]:
 
 
 def answer_of(row: Row, column: str, place: str) -> str:
-    """The answer of a row as text; raise DatasetError, with the place, where the column holds none."""
+    """Return the answer of a row as text; raise DatasetError, with the place, where the column holds none."""
     value = _value(row, column)
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) > 1 and all(isinstance(item, str | int | float) for item in value):
@@ -297,7 +297,7 @@ def _bad(value: Any, column: str, place: str, what: str, wanted: str) -> str:
 
 
 def read_rows(source: str, split: str, config_name: str | None, limit: int | None) -> tuple[list[Row], list[str]]:
-    """Rows, and for each where it is, for messages: `file, row 3` counted from 1."""
+    """Read rows, and for each its place for messages: `file, row 3` counted from 1."""
     files = find_files(source, split)
     if files is None:
         rows = _read_hub(source, split, config_name, limit)

@@ -21,7 +21,7 @@ LETTERS = "abcdefgh"
 
 
 def parse(question: str, modulus: int) -> list[int] | None:
-    """The signed operands of a question text, or None where it is not one."""
+    """Return the signed operands of a question text, or None if it is not one."""
     if not re.fullmatch(r"([a-h][+-][0-9T]+)+=", question):
         return None
     operands = []
@@ -34,7 +34,7 @@ def parse(question: str, modulus: int) -> list[int] | None:
 
 
 def read_steps(completion: str, modulus: int) -> list[tuple[int, int]] | None:
-    """The (operand index, running result) pairs of a completion, or None where it is not made of such pairs."""
+    """Return the (operand index, running result) pairs of a completion, or None if it is not made of them."""
     text = completion.strip()
     parts = [text[i : i + 2] for i in range(0, len(text), 2)] if notation.compact(modulus) else text.split(" ")
     steps = []
@@ -47,7 +47,7 @@ def read_steps(completion: str, modulus: int) -> list[tuple[int, int]] | None:
 
 
 def write_steps(steps: Sequence[tuple[int, int]], modulus: int) -> str:
-    """(operand index, running result) pairs as a completion."""
+    """Write (operand index, running result) pairs as a completion."""
     parts = [LETTERS[index] + notation.write(value, modulus) for index, value in steps]
     return ("" if notation.compact(modulus) else " ").join(parts)
 
@@ -55,7 +55,7 @@ def write_steps(steps: Sequence[tuple[int, int]], modulus: int) -> str:
 def free_order_reward(
     prompts: list, completions: list, answer: list[str], modulus: list[int], **kwargs: object
 ) -> list[float | None]:
-    """1 where the completion ends with the right number, however it got there, else 0."""
+    """Give 1 where the completion ends with the right number, however it got there, else 0."""
     texts = [completion_text(completion) for completion in completions]
     return [
         float(notation.last_number(text, m) == notation.read(right, m))
@@ -65,8 +65,10 @@ def free_order_reward(
 
 @dataclass(frozen=True)
 class FreeOrder(Family):
-    """See the module. A question has as many operands as `operands` says, in the proportions of `shares`; their sizes
-    are 1 to `largest`, which with both signs names each residue modulo 11 but 0 once.
+    """Sums in any order; see the module.
+
+    A question has as many operands as `operands` says, in the proportions of `shares`; their sizes are 1 to `largest`,
+    which with both signs names each residue modulo 11 but 0 once.
 
     The warm-up's teacher takes the operands from left to right, from right to left or in a random order, leaves one
     out with probability `skip`, writes a random number in place of a result with probability `guess`, and is sure of a
@@ -139,7 +141,7 @@ class FreeOrder(Family):
         return self.fold(operands, order)
 
     def fold(self, operands: Sequence[int], order: Sequence[int]) -> str:
-        """The valid completion that takes the operands in this order."""
+        """Return the valid completion that takes the operands in this order."""
         running, steps = 0, []
         for index in order:
             running = (running + operands[index]) % self.modulus
@@ -154,7 +156,7 @@ class FreeOrder(Family):
         return sorted(order) == list(range(len(operands))) and completion.strip() == self.fold(operands, order)
 
     def valid_count(self, question: Question) -> int:
-        """How many valid completions a question has: n! for n operands."""
+        """Return how many valid completions a question has: n! for n operands."""
         return math.factorial(len(parse(question.prompt, self.modulus) or ()))
 
     def teacher(self, seed: int) -> Teacher:

@@ -23,7 +23,7 @@ SPLIT_NAMES = {
 
 
 def find_files(source: str, split: str) -> list[Path] | None:
-    """The files that a path, a folder or a pattern means; None if it can only be the name of a hub dataset.
+    """Return the files that a path, a folder or a pattern means; None if it can only name a hub dataset.
 
     Where names of files hold the name of a split (`train-0.parquet`, `test.jsonl`), those of `split` are taken.
     """
@@ -67,7 +67,7 @@ def _splits_in(name: str) -> set[str]:
 
 
 def is_data(path: str) -> bool:
-    """Whether a path ends as a file that can be read here."""
+    """Return whether a path ends as a file that can be read here."""
     return _suffix(Path(path)) in _READERS
 
 
@@ -83,7 +83,7 @@ def _reader(path: Path) -> Callable[[Path], Iterable[Any]]:
 
 
 def read_file(path: Path) -> Iterator[Any]:
-    """The rows of one file, as its kind is written; `DatasetError` where it is not what its name says."""
+    """Read the rows of one file, by its kind; raise `DatasetError` where it is not what its name says."""
     try:
         yield from _reader(path)(path)
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error, json.JSONDecodeError) as error:

@@ -1,4 +1,4 @@
-"""How numbers modulo m are written: one character each up to m = 11 (ten is `T`), else decimals kept apart by spaces.
+"""Notation of numbers modulo m: one character each up to m = 11 (ten is `T`), else decimals separated by spaces.
 
 One character a number is one token for the tiny policy, so that a completion has exactly one token a step.
 """
@@ -19,27 +19,27 @@ def check_modulus(family: str, modulus: int) -> None:
 
 
 def compact(modulus: int) -> bool:
-    """Whether numbers modulo `modulus` take one character each."""
+    """Return whether numbers modulo `modulus` take one character each."""
     return modulus <= len(GLYPHS)
 
 
 def characters(modulus: int) -> str:
-    """The characters that numbers modulo `modulus` are written with, the separator included."""
+    """Return the characters that numbers modulo `modulus` are written with, the separator included."""
     return GLYPHS[:modulus] if compact(modulus) else GLYPHS[:10] + " "
 
 
 def width(modulus: int) -> int:
-    """The most characters that one number takes, without separator."""
+    """Return the most characters that one number takes, without separator."""
     return 1 if compact(modulus) else len(str(modulus - 1))
 
 
 def write(value: int, modulus: int) -> str:
-    """A number in [0, modulus) as text."""
+    """Write a number in [0, modulus) as text."""
     return GLYPHS[value] if compact(modulus) else str(value)
 
 
 def read(text: str, modulus: int) -> int | None:
-    """The number in [0, modulus) that the text writes, or None: no signs, no leading zeros, ASCII only."""
+    """Return the number in [0, modulus) that the text writes, or None: no signs, no leading zeros, ASCII only."""
     if compact(modulus):
         value = GLYPHS.find(text) if len(text) == 1 else -1
         return value if 0 <= value < modulus else None
@@ -49,7 +49,7 @@ def read(text: str, modulus: int) -> int | None:
 
 
 def last_number(text: str, modulus: int) -> int | None:
-    """The number that the text ends with, or None where it ends otherwise."""
+    """Return the number that the text ends with, or None where it ends otherwise."""
     text = text.rstrip()
     if compact(modulus):
         return read(text[-1:], modulus)

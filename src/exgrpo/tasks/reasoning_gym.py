@@ -41,7 +41,7 @@ class ReasoningGym(Task):
         return reasoning_gym_reward
 
     def make(self, split: str, size: int, seed: int = 0) -> "Dataset":
-        """See `Task.make`. Columns: `prompt`, `answer` and `source`, which says where the item comes from.
+        """See `Task.make`. Columns: `prompt`, `answer` and `source`, which identifies the item.
 
         Raises MissingExtraError where reasoning-gym is not installed, ConfigurationError where it has no such data set.
         """

@@ -18,7 +18,7 @@ MAX_DIGITS = 12
 
 
 def parse(question: str) -> list[list[int]] | None:
-    """The columns of a question, least significant first, each top to bottom; None where the text is not a question."""
+    """Return a question's columns, least significant first, each top to bottom; None if the text is not a question."""
     if not re.fullmatch(r"[0-9]+(\+[0-9]+)+=", question):
         return None
     numbers = question[:-1].split("+")
@@ -28,7 +28,7 @@ def parse(question: str) -> list[list[int]] | None:
 
 
 def work(columns: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The (digit, carry) pair of each column."""
+    """Compute the (digit, carry) pair of each column."""
     pairs, carry = [], 0
     for column in columns:
         carry, digit = divmod(sum(column) + carry, 10)
@@ -37,7 +37,7 @@ def work(columns: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def read_sum(completion: str) -> str | None:
-    """The sum that a completion writes, as decimals without leading zeros; None where it is not made of digit pairs."""
+    """Return the sum that a completion writes, without leading zeros; None where it is not made of digit pairs."""
     text = completion.strip()
     if not re.fullmatch(r"([0-9][0-9])+", text[: 4 * MAX_DIGITS]) or len(text) > 2 * MAX_DIGITS:
         return None
@@ -47,20 +47,22 @@ def read_sum(completion: str) -> str | None:
 def sums_strict_reward(
     prompts: list, completions: list, answer: list[str], trace: list[str], **kwargs: object
 ) -> list[float | None]:
-    """1 where every digit and every carry is right, else 0. `trace` holds the right ones."""
+    """Give 1 where every digit and every carry is right, else 0. `trace` holds the right ones."""
     texts = [completion_text(completion) for completion in completions]
     return [float(text.strip() == right) for text, right in zip(texts, trace, strict=True)]
 
 
 def sums_final_reward(prompts: list, completions: list, answer: list[str], **kwargs: object) -> list[float | None]:
-    """1 where the digits and the last carry give the right sum, whatever the carries between them, else 0."""
+    """Return 1 where the digits and the last carry give the right sum, whatever the carries between them, else 0."""
     texts = [completion_text(completion) for completion in completions]
     return [float(read_sum(text) == right) for text, right in zip(texts, answer, strict=True)]
 
 
 @dataclass(frozen=True)
 class Sums(Family):
-    """See the module. Numbers are as wide as `digits` says, in the proportions of `shares`; leading zeros are written.
+    """Column addition; see the module.
+
+    Numbers are as wide as `digits` says, in the proportions of `shares`; leading zeros are written.
 
     The warm-up's teacher knows the share `taught` of the digit sums with their incoming carry, and writes a random pair
     instead of those with probability `noise`; at the others it always guesses.

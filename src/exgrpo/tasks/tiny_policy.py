@@ -61,7 +61,9 @@ class PolicySize:
 
 
 def make_tokenizer(task: Family, context: int = 256) -> "PreTrainedTokenizerFast":
-    """Tokens are the four special ones, the characters of the task's alphabet, and its `units`; decoding adds nothing.
+    """Build the tokenizer: four special tokens, the characters of the task's alphabet, and its `units`.
+
+    Decoding adds nothing.
 
     A text is cut into units where one stands and into characters elsewhere. A prompt begins with the `<bos>` that the
     tokenizer adds (`add_special_tokens`): with rotary positions it is what tells a token where in the text it stands.
@@ -88,7 +90,7 @@ def make_tokenizer(task: Family, context: int = 256) -> "PreTrainedTokenizerFast
 
 
 def make_policy(tokenizer: "PreTrainedTokenizerFast", size: PolicySize | None = None) -> "LlamaForCausalLM":
-    """A fresh policy for this tokenizer, in float32, with weights from torch's global generator."""
+    """Build a fresh policy for this tokenizer, in float32, with weights from torch's global generator."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -126,7 +128,7 @@ def warm_policy(
     size: PolicySize | None = None,
     warm_up: WarmUp | None = None,
 ) -> tuple["LlamaForCausalLM", "PreTrainedTokenizerFast"]:
-    """The tiny policy after its warm-up on `task`, and its tokenizer; from the cache where it is there.
+    """Return the tiny policy after its warm-up on `task`, and its tokenizer; from the cache where it is there.
 
     `cache_dir` defaults to `$EXGRPO_CACHE`, else `$XDG_CACHE_HOME/exgrpo`, else `~/.cache/exgrpo`. `size` and `warm_up`
     default to `PolicySize()` and the task's own. Raises ConfigurationError for a task without demonstrations.
@@ -156,12 +158,15 @@ def warm_policy(
 def tiny_policy(
     task: Family, seed: int, batches: int | None = None
 ) -> tuple["LlamaForCausalLM", "PreTrainedTokenizerFast"]:
-    """The built-in policy after its warm-up, and its tokenizer; `batches` in place of the task's own number."""
+    """Return the built-in policy after its warm-up, and its tokenizer.
+
+    `batches` replaces the task's own number.
+    """
     return warm_policy(task, seed, warm_up=replace(task.warm_up, batches=batches) if batches else task.warm_up)
 
 
 def load_policy(path: str | os.PathLike[str]) -> tuple["LlamaForCausalLM", "PreTrainedTokenizerFast"]:
-    """Model (evaluation mode) and tokenizer from a directory that `warm_policy` wrote."""
+    """Load model (evaluation mode) and tokenizer from a directory that `warm_policy` wrote."""
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     with _no_progress_bars():
@@ -169,7 +174,7 @@ def load_policy(path: str | os.PathLike[str]) -> tuple["LlamaForCausalLM", "PreT
 
 
 def default_cache_dir() -> Path:
-    """Where warmed-up policies are kept unless told otherwise."""
+    """Return the default directory of warmed-up policies."""
     if given := os.environ.get("EXGRPO_CACHE"):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -177,7 +182,7 @@ def default_cache_dir() -> Path:
 
 
 def _recipe(task: Family, seed: int, size: PolicySize, warm_up: WarmUp) -> dict[str, Any]:
-    """Everything that decides the weights, as JSON values."""
+    """Return everything that decides the weights, as JSON values."""
     sample = json.dumps(task.demonstrations(FINGERPRINT_ROWS, seed))
     return {
         "format": FORMAT,
@@ -194,7 +199,7 @@ def _recipe(task: Family, seed: int, size: PolicySize, warm_up: WarmUp) -> dict[
 
 
 def _publish(finished: Path, entry: Path) -> None:
-    """Move a finished entry into place; where another process was faster, its equal one stays."""
+    """Move a finished entry into place; keep an equal one that another process put there first."""
     try:
         finished.rename(entry)
     except OSError:
@@ -204,7 +209,7 @@ def _publish(finished: Path, entry: Path) -> None:
 
 @contextmanager
 def _isolated(seed: int) -> Iterator[None]:
-    """Seeded random states and one thread inside; the caller's own outside."""
+    """Seed random states and use one thread inside; restore the caller's own after."""
     import numpy as np
     import torch
 
@@ -222,7 +227,7 @@ def _isolated(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """A file of 400 kB needs none; the caller's setting is kept."""
+    """Disable progress bars, which a file of 400 kB does not need; restore the caller's setting after."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -235,7 +240,7 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 def _encode(tokenizer: "PreTrainedTokenizerFast", pairs: list[tuple[str, str]]) -> dict[str, list[list[int]]]:
-    """Columns `input_ids` and `labels`: prompt, completion and end token; the prompt carries no loss."""
+    """Return columns `input_ids` and `labels`: prompt, completion and end token, without loss on the prompt."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
     completions = tokenizer([completion for _, completion in pairs], add_special_tokens=False)["input_ids"]
     end = [tokenizer.eos_token_id]

@@ -1,4 +1,4 @@
-"""Callbacks of the host: the alarms, and the end of a run whose tokens are spent."""
+"""Callbacks of the host: the alarms, the metrics file, and the end of a run whose tokens are spent."""
 
 import json
 import logging
@@ -22,11 +22,11 @@ OPTIONS = (
     "mixing", "replay_share", "start_step", "start_epoch", "start_size", "start_pass_at_1", "start_completions",
     "retired_in_stream",
 )  # fmt: skip
-"""What the alarms read of the arguments, which may be those of a host without these options."""
+"""Arguments that the alarms read; the arguments may be those of a host without these options."""
 
 
 class Watched(Protocol):
-    """What the alarms ask of an `ExGRPOTrainer`."""
+    """The attributes of an `ExGRPOTrainer` that the alarms read."""
 
     args: Any
     planner: ReplayPlanner | None
@@ -101,7 +101,7 @@ class ReplayAlarm(TrainerCallback):
         return self._monitor.raised
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin anew; after a resume, know what was logged and raised before."""
+        """Reset the monitor; after a resume, restore earlier logs and alarms."""
         self._monitor.begin()
         self._monitor.run = self._watched(args)
         for row in state.log_history:
@@ -109,7 +109,10 @@ class ReplayAlarm(TrainerCallback):
                 self._monitor.update(row, row["step"])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Every process runs this at the same steps; what the main one decides is done by all."""
+        """Raise and clear alarms.
+
+        Every process runs this at the same steps; all follow the decision of the main one.
+        """
         if not logs or "loss" not in logs:  # evaluation, the summary at the end, a user's own
             return
         trainer = self.trainer
@@ -162,8 +165,9 @@ def alarm_of(trainer: Watched) -> ReplayAlarm | None:
 
 
 class MetricsFile(TrainerCallback):
-    """Write every training log as a line of `metrics.jsonl` beside the experience log, for `exgrpo view`: all metrics of this
-    package, also those that `replay_metrics` leaves out.
+    """Write every training log as a line of `metrics.jsonl` beside the experience log, for `exgrpo view`.
+
+    The file has all metrics of this package, also those that `replay_metrics` leaves out.
 
     Args:
         trainer: whose metrics.
@@ -182,7 +186,7 @@ class MetricsFile(TrainerCallback):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **row}) + "\n")
-        except OSError as error:  # no reason to lose a run
+        except OSError as error:  # not worth losing a run over
             if not self._said:
                 logger.warning("%s cannot be written (%s); `exgrpo view` will lack these metrics.", self.path, error)
             self._said = True
@@ -191,7 +195,7 @@ class MetricsFile(TrainerCallback):
 
 
 class Spending(Protocol):
-    """What counts the tokens that a trainer has generated."""
+    """An object that counts the tokens a trainer has generated."""
 
     generated_tokens: int
 

@@ -16,7 +16,7 @@ HOST_STATE = "trainer_state.json"
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a checkpoint was written to its end: the host's state comes last."""
+    """Return whether a checkpoint was written to its end: the host's state comes last."""
     try:
         state = json.loads((folder / HOST_STATE).read_text(encoding="utf-8"))
         return isinstance(state["global_step"], int)
@@ -25,7 +25,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def _checkpoints(output_dir: Path) -> list[Path]:
-    """All checkpoint folders, the latest step first."""
+    """List all checkpoint folders, the latest step first."""
     numbered = []
     for folder in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         number = folder.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
@@ -35,12 +35,12 @@ def _checkpoints(output_dir: Path) -> list[Path]:
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """The checkpoint of the latest step that was written to its end, or None: what a restarted job resumes from."""
+    """Return the latest complete checkpoint, from which a restarted job resumes; None if there is none."""
     return next((str(folder) for folder in _checkpoints(Path(output_dir)) if is_complete(folder)), None)
 
 
 def incomplete_checkpoints(output_dir: str | os.PathLike[str]) -> list[str]:
-    """Checkpoints later than the last complete one: a run was stopped while it wrote them."""
+    """List the checkpoints later than the last complete one: the run stopped while writing them."""
     found: list[str] = []
     for folder in _checkpoints(Path(output_dir)):
         if is_complete(folder):
@@ -50,7 +50,7 @@ def incomplete_checkpoints(output_dir: str | os.PathLike[str]) -> list[str]:
 
 
 def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike[str]) -> str | None:
-    """The checkpoint that `resume_from_checkpoint` means; None: start from the beginning.
+    """Return the checkpoint that `resume_from_checkpoint` means; None: start from the beginning.
 
     Args:
         asked: a path; True: the last complete one, which must exist; `last`: the last complete one, or none where there
@@ -66,11 +66,11 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike
     if word in ("true", "last"):
         found = last_checkpoint(output_dir)
         if skipped := incomplete_checkpoints(output_dir):
-            logger.warning("%s was not written to its end and is left out.", ", ".join(skipped))
+            logger.warning("%s is incomplete and is skipped.", ", ".join(skipped))
         if found is None and word == "true":
             raise CheckpointError(
                 f"resume_from_checkpoint=True, but {output_dir} holds no complete checkpoint. Start without it; or pass "
-                "'last', which begins anew where there is none."
+                "'last', which starts from scratch where there is none."
             )
         return found
     place = Path(str(asked)).expanduser()
@@ -83,7 +83,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str | os.PathLike
 
 
 def mark_incomplete(folder: Path) -> None:
-    """Before a checkpoint of the same step is written over: a mixture of both must not look complete."""
+    """Mark a checkpoint that is about to be overwritten: a mixture of both must not look complete."""
     for name in (HOST_STATE, NAME):
         (folder / name).unlink(missing_ok=True)
     for path in folder.glob("exgrpo-rank-*.safetensors"):

@@ -1,4 +1,4 @@
-"""What is refused before a model is loaded, and what after."""
+"""Checks before a model is loaded, and after."""
 
 import inspect
 import logging
@@ -15,7 +15,7 @@ from ..runtime.checks import correctness_index
 from ..runtime.questions import QuestionTable
 from ..unused_options import without_effect
 
-if TYPE_CHECKING:  # a version that is refused may lack it
+if TYPE_CHECKING:  # an unsupported version may lack it
     from trl import GRPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ HOST_ARGUMENTS = frozenset(
 
 
 def check_columns(arguments: dict[str, Any]) -> None:
-    """Every column that a prompt or a reward function needs is there, whether or not anything is replayed.
+    """Refuse a dataset that lacks a column that the prompt or a reward function needs, replay or not.
 
     Not looked at where something else than the dataset may supply them: an environment, a rollout function, a stream.
 
@@ -37,7 +37,7 @@ def check_columns(arguments: dict[str, Any]) -> None:
     reward_funcs = arguments.get("reward_funcs") or []
     if arguments.get("environment_factory") or not hasattr(dataset, "__len__") or not len(dataset):
         return
-    columns = list(dataset[0])  # what a row holds, which a transform may have made
+    columns = list(dataset[0])  # a transform may add columns to a row
     if "prompt" not in columns:
         raise DatasetError(
             f"train_dataset needs a column 'prompt', but has {sorted(columns)}. Rename one with "
@@ -67,7 +67,7 @@ def _needed_columns(function: Any) -> list[str]:
 
 
 def check_replayable(arguments: dict[str, Any]) -> None:
-    """What a stored trajectory cannot hold is refused by name.
+    """Refuse by name what a stored trajectory cannot hold, such as images or tools.
 
     Args:
         arguments: what the trainer was constructed with, by name.
@@ -96,7 +96,7 @@ def check_replayable(arguments: dict[str, Any]) -> None:
 
 
 def check_rows(dataset: Any, questions_per_batch: int) -> None:
-    """Fewer rows than a generation takes make no batch: the host would train 0 steps and call it done."""
+    """Refuse a dataset with fewer rows than a batch takes: the host would train 0 steps and report success."""
     if hasattr(dataset, "__len__") and len(dataset) < questions_per_batch:
         raise DatasetError(
             f"train_dataset has {len(dataset)} rows, but one generation takes {questions_per_batch} questions "
@@ -106,7 +106,7 @@ def check_rows(dataset: Any, questions_per_batch: int) -> None:
 
 
 def check_rewards(arguments: dict[str, Any], config: Any) -> None:
-    """The reward function that decides is there, is the only one of its name, and can say that a completion is right.
+    """Check that the deciding reward function exists, is the only one of its name, and can exceed its threshold.
 
     Args:
         arguments: what the trainer was constructed with, by name.
@@ -128,12 +128,12 @@ def check_rewards(arguments: dict[str, Any], config: Any) -> None:
 
 
 def check_problem_types(config: ReplayConfig, arguments: dict[str, Any]) -> None:
-    """Drawing by problem type needs the column."""
+    """Refuse drawing by problem type without the column."""
     columns = getattr(arguments.get("train_dataset"), "column_names", None) or []
     if config.by_problem_type and config.replays_questions and "problem_type" not in columns:
         raise DatasetError(
             f"by_problem_type=True needs a column 'problem_type', but train_dataset has {sorted(columns)}. Rename the one that "
-            "says of what kind a question is with dataset.rename_column(name, 'problem_type'), or set by_problem_type=False."
+            "holds the type of each question with dataset.rename_column(name, 'problem_type'), or set by_problem_type=False."
         )
 
 
@@ -146,13 +146,16 @@ GENERATION_DEFAULTS = {
     "num_beams": 1, "num_beam_groups": 1, "penalty_alpha": 0.0, "dola_layers": None, "constraints": (), "force_words_ids": (),
     "stop_strings": (), "max_time": None, "num_return_sequences": 1,
 }  # fmt: skip
-"""Fields of a model's generation configuration that change what is sampled and that the host does not set; the value of each
-that changes nothing."""
+"""Fields of a model's generation configuration that change the sampling and that the host does not set, with their
+neutral values."""
 
 
 def check_generation_defaults(trainer: "GRPOTrainer") -> None:
-    """Completions must be sampled from the distribution whose log-probs are recorded and learned: what a model's own
-    generation configuration adds to the sampling is refused with replay, and said without."""
+    """Compare the model's own generation defaults with the sampling that the trainer asks for.
+
+    Completions must come from the distribution whose log-probs are recorded and trained on. With replay, extra sampling
+    settings of the model are refused; without, they are reported.
+    """
     if trainer.use_vllm:
         return
     own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
@@ -177,7 +180,7 @@ def check_generation_defaults(trainer: "GRPOTrainer") -> None:
 
 
 def report_options(trainer: "GRPOTrainer") -> None:
-    """Options that were set in vain, once, on the main process."""
+    """Warn once, on the main process, of options that have no effect."""
     args = trainer.args
     if trainer.accelerator.is_main_process and (names := without_effect(args.preset, args.replay, args.objective)):
         logger.warning(
@@ -188,7 +191,7 @@ def report_options(trainer: "GRPOTrainer") -> None:
 
 
 def report_names(trainer: "GRPOTrainer") -> None:
-    """Reward functions of one name, on the main process."""
+    """Warn, on the main process, of reward functions with the same name."""
     names = trainer.reward_func_names
     if trainer.accelerator.is_main_process and (twice := sorted({name for name in names if names.count(name) > 1})):
         logger.warning(
@@ -199,7 +202,7 @@ def report_names(trainer: "GRPOTrainer") -> None:
 
 
 def report_sharding(trainer: "GRPOTrainer") -> None:
-    """FSDP that was asked for and is not there: accelerate trains with DDP then, and says nothing (on CPUs, for one)."""
+    """Warn when FSDP was requested but is not active: accelerate silently falls back to DDP, for one on CPUs."""
     if trainer.accelerator.is_main_process and trainer.args.fsdp and not trainer.is_fsdp_enabled:
         logger.warning(
             "fsdp=%r is set, but the model is not sharded: accelerate trains as %s here. FSDP needs several processes with an "
@@ -210,7 +213,7 @@ def report_sharding(trainer: "GRPOTrainer") -> None:
 
 
 def report_start(trainer: "GRPOTrainer", questions: QuestionTable) -> None:
-    """What a user should know before the first step, once, on the main process."""
+    """Log what a user should know before the first step, once, on the main process."""
     args = trainer.args
     if questions.num_duplicates:
         logger.warning(
@@ -241,7 +244,7 @@ def report_start(trainer: "GRPOTrainer", questions: QuestionTable) -> None:
 
 
 def check_upload(config: Any) -> None:
-    """Prompts and completions go to the hub only where the user says so.
+    """Refuse to upload prompts and completions to the hub unless the user allows it.
 
     Raises:
         ConfigurationError: a log of an earlier run lies where a push takes it.
@@ -250,13 +253,13 @@ def check_upload(config: Any) -> None:
     if config.push_to_hub and config.experience_log is None and other.is_file():
         raise ConfigurationError(
             f"push_to_hub uploads output_dir, and {other} lies there: the prompts and completions of an earlier run. Rename it "
-            f"to {PRIVATE_NAME} (a run that resumes goes on from that), move it away, or set experience_log={FILE_NAME!r} to "
+            f"to {PRIVATE_NAME} (a resumed run continues from it), move it away, or set experience_log={FILE_NAME!r} to "
             "upload it."
         )
 
 
 def check_saving(config: Any) -> None:
-    """Checkpoints of several nodes have one writer for each file.
+    """Refuse checkpoints of several nodes that would have several writers for one file.
 
     Raises:
         ConfigurationError: each node would write its own; on every process.
@@ -266,14 +269,14 @@ def check_saving(config: Any) -> None:
     nodes = gather_object([config.local_process_index]).count(0)
     if nodes > 1:
         raise ConfigurationError(
-            f"save_on_each_node=True with {nodes} nodes: on a shared output_dir they would write over each other's files, and "
+            f"save_on_each_node=True with {nodes} nodes: on a shared output_dir they would overwrite each other's files, and "
             "on separate ones a run could not resume, since a checkpoint's parts would lie on different disks. Set "
             "save_on_each_node=False, and output_dir to a file system that all nodes share."
         )
 
 
 def check_push(config: Any) -> None:
-    """As `check_upload`, where a push was not announced by `push_to_hub`.
+    """Check like `check_upload`, for a push that `push_to_hub` did not announce.
 
     Raises:
         ConfigurationError: the push would take the experience of this run with it, unasked.
@@ -287,5 +290,5 @@ def check_push(config: Any) -> None:
 
 
 def bound_arguments(init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a host's constructor by name, however they were passed."""
+    """Return the arguments of a host's constructor by name, however they were passed."""
     return dict(inspect.signature(init).bind(*args, **kwargs).arguments)

@@ -49,7 +49,7 @@ class AccelerateComm:
         return result
 
     def to_main(self, arrays: Arrays) -> list[Arrays]:
-        """In pieces of equal size, until the process with the most has sent all."""
+        """Gather arrays on the main process, in pieces of equal size."""
         if self.world_size == 1:
             return [arrays]
         mine = _bytes_of(arrays)
@@ -64,7 +64,7 @@ class AccelerateComm:
         return [_arrays_in(one) for one in whole] if not self.rank else []
 
     def deal(self, function: Callable[[], Sequence[Arrays]]) -> Arrays:
-        """As `to_main`, the other way round."""
+        """Send each process its arrays, in pieces of equal size: the reverse of `to_main`."""
         if self.world_size == 1:
             return function()[0]
         whole: list[Tensor] = []
@@ -89,7 +89,7 @@ class AccelerateComm:
         return [int(size) for size in sizes.tolist()]
 
     def _pieces(self, most: int) -> list[tuple[int, int]]:
-        """Where each piece begins, and its width."""
+        """Return where each piece begins, and its width."""
         return [(start, min(self._piece, most - start)) for start in range(0, most, self._piece)]
 
     def _padded(self, data: Tensor, width: int) -> Tensor:

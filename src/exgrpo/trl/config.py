@@ -62,7 +62,7 @@ NOT_MIXED = {
 
 
 def _core(name: str) -> Any:
-    """A flat twin of a core option: not given (None) means the value of the preset."""
+    """Declare the flat copy of a core option; None means the value of the preset."""
     core = _CORE[name]
     text = f"{core.metadata['help']} Default: that of the preset ({core.default!r} where it has none)."
     return field(default=None, metadata={"help": text.replace("%", "%%")})
@@ -73,13 +73,13 @@ class ExGRPOConfig(GRPOConfig):
     r"""
     Configuration of [`ExGRPOTrainer`]: everything of TRL's `GRPOConfig`, and the options of experience replay.
 
-    An option that is not given has the value of the `preset`; after construction all of them hold values. A copy with
-    another preset (`dataclasses.replace(args, preset="rescue")`) takes that preset's values for all options that were not
-    set apart from the first. Of TRL's own options three have another default, the method's: `loss_type="dr_grpo"`,
+    An option that is not given takes the value of the `preset`; after construction every option has a value. A copy with
+    another preset (`dataclasses.replace(args, preset="rescue")`) takes that preset's values for all options that still
+    have those of the first. Three of TRL's own options default to the method's values: `loss_type="dr_grpo"`,
     `scale_rewards="none"` and `disable_dropout=True` (so that stored log-probs are those of the policy that generated).
-    `keep_trl_defaults=True` leaves all of them as TRL has them.
+    `keep_trl_defaults=True` leaves them at TRL's defaults.
 
-    The options, with their meaning and defaults, are those of [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
+    Meaning and defaults of the replay options are documented at [`~exgrpo.ReplayConfig`] and [`~exgrpo.ObjectiveConfig`].
     """
 
     _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "rule_options"]
@@ -286,7 +286,7 @@ class ExGRPOConfig(GRPOConfig):
         self.preset = preset_name(self.preset)
         self._fill_in_host_options()
         if self.resolved_preset is not None and self.steps_per_generation is not None:
-            self.generation_batch_size = None  # a copy: the host derives it again from the steps that it had derived
+            self.generation_batch_size = None  # a copy: the host would reuse the steps that it derived for the first
         for name, value in (TRL_DEFAULTS if self.keep_trl_defaults else METHOD_DEFAULTS).items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -314,7 +314,7 @@ class ExGRPOConfig(GRPOConfig):
             self._refuse_what_replay_cannot()
 
     def _fill_in_host_options(self) -> None:
-        """Host options that presets may set: not given means the preset's value, else the host's."""
+        """Fill in host options that presets may set: the preset's value where it has one, else the host's."""
         before = PRESETS[self.resolved_preset].host if self.resolved_preset is not None else None
         for name, default in HOST_DEFAULTS.items():
             is_filled = before is not None and getattr(self, name) == before.get(name, default)
@@ -322,11 +322,11 @@ class ExGRPOConfig(GRPOConfig):
                 setattr(self, name, PRESETS[self.preset].host.get(name, default))
 
     own_trainer = False
-    """Whether an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
+    """True once an `ExGRPOTrainer` has taken this configuration; another trainer would not replay."""
 
     @property
     def place_model_on_device(self) -> Any:
-        """As the host's. Every trainer of the host asks for it when it is constructed."""
+        """The host's property; every trainer of the host reads it when it is constructed."""
         if not self.own_trainer and (self.replay.active or self.positive_weight != 1.0):
             raise ConfigurationError(
                 f"an ExGRPOConfig with preset={self.preset!r} was given to a trainer that neither replays nor weighs "
@@ -337,7 +337,7 @@ class ExGRPOConfig(GRPOConfig):
 
     @property
     def keeps_log(self) -> bool:
-        """Whether experience is kept in a file."""
+        """True if experience is kept in a file."""
         return (self.experience_log or "").lower() != "none"
 
     @property
@@ -348,7 +348,7 @@ class ExGRPOConfig(GRPOConfig):
 
     @property
     def uploads_log(self) -> bool:
-        """Whether a push of `output_dir` to the hub takes the experience with it."""
+        """True if a push of `output_dir` to the hub uploads the experience too."""
         path, folder = self.experience_path.resolve(), Path(self.output_dir or ".").expanduser().resolve()
         if not self.keeps_log or not path.is_relative_to(folder):
             return False
@@ -370,7 +370,7 @@ class ExGRPOConfig(GRPOConfig):
         return {name: (value, of_preset[name]) for name, value in chosen.items() if value != of_preset[name]}
 
     def _nearest_batches(self) -> str:
-        """Where batch and group size do not fit, the nearest that do."""
+        """Suggest the nearest sizes where batch and group size do not fit."""
         batch, k = self.generation_batch_size, self.num_generations
         if not isinstance(batch, int) or not isinstance(k, int) or k < 2 or batch % k == 0:
             return ""
@@ -385,7 +385,7 @@ class ExGRPOConfig(GRPOConfig):
         )
 
     def _refuse_what_generation_cannot(self) -> None:
-        """`generation_kwargs` go over what the trainer asks for: what contradicts it is refused by name."""
+        """Refuse `generation_kwargs` that contradict the sampling that the trainer asks for."""
         given = self.generation_kwargs or {}
         if not isinstance(given, dict):
             raise ConfigurationError(f"generation_kwargs must be a dictionary, but is {given!r}.")
@@ -402,7 +402,7 @@ class ExGRPOConfig(GRPOConfig):
                 raise ConfigurationError(f"generation_kwargs cannot have {name}={value!r}: {instead}.")
 
     def _refuse_what_replay_cannot(self) -> None:
-        """Host options that have no meaning, or a wrong one, together with replay."""
+        """Refuse host options that have no meaning, or a wrong one, together with replay."""
         refusals = [
             (
                 self.loss_type not in MIXED_LOSS_TYPES,
@@ -446,7 +446,7 @@ class ExGRPOConfig(GRPOConfig):
                 self.baseline == "split"
                 and (self.mixing == "rescue" or (self.mixing in ("share", "coin") and self.replays_per_group == 1)),
                 "baseline='split' with a single stored completion in a group",
-                "centred by itself it always has the advantage 0, and nothing would be learned from it",
+                "centred by itself it always has the advantage 0, and would teach nothing",
                 "baseline='group' or 'fresh'"
                 + (", or replays_per_group to 2 or more" if self.mixing != "rescue" else ""),
             ),

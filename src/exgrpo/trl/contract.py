@@ -1,4 +1,4 @@
-"""Which versions of TRL this trainer extends: tested ones, and newer ones that still have all that it overrides or reads.
+"""Supported versions of TRL: tested ones, and newer ones that still have all that this trainer overrides or reads.
 
 Private methods of the host change between minor versions. `changes` compares the tables below with an installed host; a test
 holds the tables to the code of this room.
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 TESTED_TRL = (Version("1.15"), Version("1.17"))
 SUPPORTED_TRL = (TESTED_TRL[0], Version("2"))
-"""From the second of `TESTED_TRL` on a version is taken if nothing has changed that matters here."""
+"""Versions from the second of `TESTED_TRL` on are accepted if nothing relevant has changed in them."""
 OVERRIDE = "EXGRPO_ALLOW_TRL"
 
 
@@ -88,7 +88,7 @@ COLUMNS = frozenset(
 """Columns of the host's batch that are read or depended on."""
 
 RESULT = "prompt_ids, completion_ids, tool_mask, completions, logprobs"
-"""What the tuple that `_generate` returns begins with."""
+"""The first elements of the tuple that `_generate` returns."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "trl.models.utils": ("disable_gradient_checkpointing",),
@@ -97,7 +97,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def changes(trainer: type, config: type) -> list[str]:
-    """Say what of the tables does not hold of a host.
+    """List the entries of the tables that do not hold of a host.
 
     Args:
         trainer: its class `GRPOTrainer`.
@@ -137,7 +137,7 @@ def _has(module: str, name: str) -> bool:
 
 
 def check_host_version(installed: str | None = None, host: tuple[type, type] | None = None) -> None:
-    """Take a version of TRL that was tested, or a newer minor one that has all that is overridden and read, with a warning.
+    """Accept a tested version of TRL, or, with a warning, a newer minor one that meets the contract.
 
     Args:
         installed: its version; that of the installed one by default.
@@ -163,7 +163,7 @@ def check_host_version(installed: str | None = None, host: tuple[type, type] | N
     why = f" It has changed what is extended: {'; '.join(changed)}." if changed else ""
     raise HostVersionError(
         f"exgrpo supports trl>={low},<{high}, but trl {installed} is installed. Run: pip install 'trl>={low},<{high}', or set "
-        f"{OVERRIDE}=1 to try this one.{why}"
+        f"{OVERRIDE}=1 to try this version.{why}"
     )
 
 
@@ -173,13 +173,13 @@ def _host() -> tuple[type, type]:
 
 
 def _check_kernels(installed: Version) -> None:
-    """TRL 1.15 computes log-probs by Triton alone, and fails without it in the first forward."""
+    """Refuse TRL 1.15 without Triton, which it alone needs for log-probs, from the first forward on."""
     if installed >= Version("1.16") or _has("triton", "jit"):
         return
     if getattr(import_module("trl.trainer.utils"), "_ChunkedLogProbFunction", None) is None:
         raise HostVersionError(
-            f"trl {installed} computes log-probs by Triton, which is not installed (there is none for CPUs). Run: pip install "
-            "'trl>=1.16,<1.17', which needs none, or pip install triton on a machine with a GPU."
+            f"trl {installed} computes log-probs by Triton, which is not installed (there is no Triton for CPUs). "
+            "Run: pip install 'trl>=1.16,<1.17', which does not need it, or pip install triton on a machine with a GPU."
         )
 
 

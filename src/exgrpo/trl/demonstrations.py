@@ -1,5 +1,8 @@
-"""Completions that others wrote, as trajectories of a run: tokenised as its policy would have written them, scored by its
-reward functions, with log-probs by a forward of its model. The trainer never trains here."""
+"""Demonstrations: completions that others wrote, as trajectories of a run.
+
+They are tokenised as its policy would have written them, scored by its reward functions, and get log-probs by a forward
+of its model. The trainer never trains here.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -47,7 +50,7 @@ class _Draft:
 
 
 class Demonstrations:
-    """What of some completions can be stored.
+    """Completions by others, prepared for the experience log.
 
     Args:
         trainer: of a run with these questions, reward functions, tokenizer and model.
@@ -75,7 +78,7 @@ class Demonstrations:
         self.left_out: dict[str, list[str]] = defaultdict(list)
         self.outcomes: dict[int, tuple[int, int, float]] = {}
         self.longest = 0
-        self._advantages: dict[int, float] = {}  # what is taken from rewards, by question
+        self._advantages: dict[int, float] = {}  # baseline to subtract from rewards, by question
         drafts = [draft for one in given if (draft := self._tokenised(one, end_token)) is not None]
         self._score(drafts)
         scored = [draft for draft in drafts if not np.isnan(self._deciding(draft))]
@@ -86,7 +89,7 @@ class Demonstrations:
     # Tokens -----------------------------------------------------------------------------------------------------
 
     def _tokenised(self, one: Demonstration, end_token: bool) -> _Draft | None:
-        """A completion as the policy would have written it; None, and the reason is kept, where it could not have."""
+        """Tokenise a completion as the policy would have written it; None, with a reason noted, if it could not."""
         tokenizer: Any = self._trainer._tokenizer
         question = int(self._table.question_of_row[one.row])
         prompt, text = self._table.prompt_ids(question), one.completion.text
@@ -108,7 +111,7 @@ class Demonstrations:
         return bool(ids) and ids[-1] in self._trainer.eos_token_ids
 
     def _unfit(self, prompt: Sequence[int], ids: Sequence[int]) -> str | None:
-        """Why the policy could not have written these tokens."""
+        """Return why the policy could not have written these tokens, or None."""
         trainer, tokenizer = self._trainer, self._trainer._tokenizer
         limit, positions = trainer.max_completion_length, self._positions
         if set(ids[:-1]) & set(trainer.eos_token_ids):
@@ -151,7 +154,7 @@ class Demonstrations:
         return float(np.nansum(draft.rewards * self.context.reward_weights.cpu().numpy()))
 
     def _observe(self, drafts: Sequence[_Draft]) -> None:
-        """Take accuracies and advantages where a question has right and wrong completions: else nothing is known of them."""
+        """Set accuracies and advantages where a question has right and wrong completions; else they are unknown."""
         groups: dict[int, list[_Draft]] = defaultdict(list)
         for draft in drafts:
             groups[draft.question].append(draft)
@@ -198,7 +201,7 @@ class Demonstrations:
     # What comes of them -----------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """How many can be stored, of how many questions; how many are wrong, cut; tokens; questions with an accuracy."""
+        """Count the storable ones, their questions, wrong and cut ones, tokens, and questions with an accuracy."""
         of_question = Counter(draft.question for draft in self.drafts)
         return {
             "trajectories": len(self.drafts),
@@ -228,7 +231,7 @@ class Demonstrations:
         made = replace(origin, source=name, behaviour_logps=FORWARD if forward else UNKNOWN)
         unknown = (0, 0, None)
         questions = [
-            KnownQuestion(self._table.facts(q), right, scorable, 0, reward_std)
+            KnownQuestion(self._table.record(q), right, scorable, 0, reward_std)
             for q in range(len(self._table))
             for right, scorable, reward_std in [self.outcomes.get(q, unknown)]
         ]

@@ -6,27 +6,32 @@ from ..runtime.batch import ReplayBatch
 
 
 def is_sharded(trainer: GRPOTrainer) -> bool:
-    """Tell whether every forward is one of all processes: no process holds all parameters."""
+    """Return whether every forward involves all processes, because none holds all parameters."""
     plugin = trainer.accelerator.state.deepspeed_plugin
     return bool(trainer.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
 
 def gathers_prompts(trainer: GRPOTrainer) -> bool:
-    """Tell whether several processes generate as one, from equally many prompts each: vLLM's server, or tensor parallel."""
+    """Return whether several processes generate as one, from equally many prompts each.
+
+    So do vLLM's server and tensor parallelism.
+    """
     if not trainer.use_vllm:
         return False
     return bool(trainer.vllm_mode == "server" or trainer.args.vllm_tensor_parallel_size > 1)
 
 
 def rows_to_generate(trainer: GRPOTrainer, batch: ReplayBatch, world_size: int) -> list[int]:
-    """Return the local rows of this process that are generated, ascending; what comes of stored ones among them is dropped.
+    """Return the local rows of this process to generate, ascending.
 
-    Every process comes to the same from the plan, without asking the others.
+    Completions of stored rows among them are dropped.
+
+    Every process derives the same from the plan, without communication.
 
     - One model on each process (DDP, ZeRO 1 and 2): the fresh rows, which may be none.
-    - A sharded model, or a vLLM engine of its own: at least one, since all processes run the forwards, or send the weights,
-      together. `generate` goes on until the longest row of all has ended, however many there are.
-    - Where the prompts of several processes are put together: as many as the process with the most fresh rows.
+    - A sharded model, or a vLLM engine on each process: at least one, since all processes run the forwards, or send the
+      weights, together. `generate` continues until the longest row of all has ended, however many there are.
+    - Where the prompts of several processes are gathered: as many as the process with the most fresh rows.
     - Continuous batching of a sharded model: all, as the host does.
     """
     stored, size = batch.local(), batch.size

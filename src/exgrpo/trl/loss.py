@@ -19,7 +19,7 @@ from ..runtime.step import ReplayStep
 
 @dataclass
 class Forward:
-    """What the host's forward gave of a micro-batch, (b, T).
+    """Results of the host's forward for a micro-batch, (b, T).
 
     Args:
         logps: of the tokens, with gradient.
@@ -55,8 +55,9 @@ def capture_forward(trainer: GRPOTrainer, inputs: dict[str, Any]) -> Iterator[li
 
 
 def leave_replayed_rows_out_of_the_kl(inputs: dict[str, Any], logps: Tensor) -> None:
-    """Take the reference to be the policy itself on replayed rows, so that term and gradient are exactly 0 there: the host's
-    KL is a mean over samples of the policy, which stored completions are not.
+    """Set the reference to the policy itself on replayed rows, so that their KL term and gradient are exactly 0.
+
+    The host's KL is a mean over samples of the policy, which stored completions are not.
 
     Args:
         inputs: of the host's loss.
@@ -113,7 +114,7 @@ def replayed_term(
 
 @dataclass(frozen=True)
 class Share:
-    """What of the added trajectories one micro-batch of one process learns from.
+    """The added trajectories that one micro-batch of one process trains on.
 
     Args:
         rows: their global rows.
@@ -144,10 +145,11 @@ def share_of(step: ReplayStep, part: int, parts: int) -> Share | None:
 def added_term(
     trainer: GRPOTrainer, model: Any, step: ReplayStep, context: RunContext, inputs: Mapping[str, Tensor]
 ) -> Tensor | None:
-    """Return the term of this micro-batch's added trajectories, with the weight that a fresh token has; None without any.
+    """Return the loss term of this micro-batch's added trajectories; None without any.
 
-    The batch that the host learns from is untouched, its metrics and its normaliser with it. The advantages are as the option
-    `advantage` says.
+    Each token has the weight of a fresh one.
+
+    The host's own batch, its metrics and its normaliser are untouched. The option `advantage` decides the advantages.
     """
     accelerator, steps = trainer.accelerator, trainer.args.steps_per_generation
     part = trainer._step % steps * accelerator.num_processes + accelerator.process_index
@@ -172,7 +174,5 @@ def added_term(
         vocabulary=context.vocabulary, level=context.importance_level,
     )  # fmt: skip
     step.record(share.rows, logps[:real], entropies[:real], own[:real], output.stats)
-    loss: Tensor = (
-        output.loss + 0.0 * logps.sum()
-    )  # so that every process has a gradient, also one whose rows all fill up
+    loss: Tensor = output.loss + 0.0 * logps.sum()  # every process needs a gradient, even with filler rows only
     return loss

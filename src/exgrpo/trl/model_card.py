@@ -1,4 +1,4 @@
-"""The part of a model card that says how a run replayed."""
+"""The section of a model card on replay."""
 
 import re
 import textwrap
@@ -30,7 +30,10 @@ NEXT = "### Framework versions"
 
 
 def method_of(preset: str) -> tuple[str, dict[str, str]]:
-    """Name and paper of what a preset trains with: ExGRPO where that paper is its source, else GRPO, with or without replay."""
+    """Return name and paper of a preset's method.
+
+    ExGRPO where that paper is its source, else GRPO, with or without replay.
+    """
     if PRESETS[preset].source.startswith(f"arXiv {PAPER['id']}"):
         return "ExGRPO", PAPER
     return GRPOTrainer._name, GRPOTrainer._paper
@@ -38,7 +41,7 @@ def method_of(preset: str) -> tuple[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a run did.
+    """A summary of what a run replayed.
 
     Args:
         args: an `ExGRPOConfig`.
@@ -62,7 +65,7 @@ def add_to_card(path: Path, run: Replayed) -> None:
 
 
 def section(run: Replayed) -> str:
-    """The preset, its source, what differs from it, and what was replayed."""
+    """Describe the preset, its source, what differs from it, and what was replayed."""
     args, counts = run.args, run.counts
     preset = PRESETS[args.preset]
     source = re.sub(r"arXiv (\d+\.\d+)", r"[arXiv \1](https://huggingface.co/papers/\1)", preset.source)

@@ -1,4 +1,4 @@
-"""What the hosts say that a user of ours can do nothing about."""
+"""Host warnings that a user of this package can do nothing about."""
 
 import warnings
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_host() -> Iterator[None]:
-    """Without what the hosts say at every start and nobody can act on: their own use of their own deprecated names."""
+    """Silence warnings that the hosts emit at every start about their own use of their own deprecated names."""
     with warnings.catch_warnings():
         for name in ("gradient_checkpointing", "is_gradient_checkpointing"):
             warnings.filterwarnings("ignore", message=f"`{name}` is deprecated", category=FutureWarning)

@@ -1,4 +1,4 @@
-"""`ResumableGRPOTrainer`: TRL's `GRPOTrainer` whose resumed runs are bit-equal to uninterrupted ones.
+"""`ResumableGRPOTrainer`: TRL's `GRPOTrainer` with resumed runs that are bit-equal to uninterrupted ones.
 
 The host forgets, across a restart, which order of the data it is in, how far it is within a generation block, and the block
 itself. With or without replay, a checkpoint says so here.
@@ -19,7 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
 
 from ..errors import CheckpointError
-from ..runtime.checkpoint import CheckpointFacts, can_be_saved, load_block, save_block
+from ..runtime.checkpoint import CheckpointRecord, can_be_saved, load_block, save_block
 from ..runtime.step import ReplayStep
 from .checkpoint import HOST_STATE, checkpoint_to_resume, is_complete, last_checkpoint, mark_incomplete
 from .comm import AccelerateComm
@@ -33,12 +33,12 @@ class Resuming:
 
     Args:
         checkpoint: its folder.
-        facts: what it says beside the host's files; None: nothing.
+        record: what it says beside the host's files; None: nothing.
         finished: why nothing is left to train after it; None: something is.
     """
 
     checkpoint: str
-    facts: CheckpointFacts | None
+    record: CheckpointRecord | None
     finished: str | None
 
 
@@ -47,9 +47,9 @@ class _NothingLeft(Exception):
 
 
 class ResumableGRPOTrainer(GRPOTrainer):
-    """
-    `GRPOTrainer` with checkpoints that a run continues from exactly. What is kept beside the host's state is asked of a
-    subclass (`_position`) and given back to it (`_begin`).
+    """`GRPOTrainer` with checkpoints that a run continues from exactly.
+
+    A subclass provides the state beside the host's (`_position`) and takes it back (`_begin`).
 
     Attributes:
         generated_tokens (`int`): completion tokens generated in training so far.
@@ -68,8 +68,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
         self.comm = AccelerateComm(self.accelerator)
         self.add_callback(_BeforeTheFirstBatch(self))
 
-    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> ReplayStep | None:
-        """Begin, or continue from a checkpoint; returns the generation under way, where it can be learned from on."""
+    def _begin(self, checkpoint: str | None, record: CheckpointRecord | None) -> ReplayStep | None:
+        """Begin, or continue from a checkpoint; return the iteration to continue, if there is one."""
         raise NotImplementedError
 
     def _position(self, folder: Path) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         raise NotImplementedError
 
     _columns_of_replay = 0
-    """Whether a batch has columns of its own beside the host's: 0 or 1."""
+    """1 if a batch has replay columns beside the host's, else 0."""
 
     @property
     def _optimizer_step(self) -> int:
@@ -86,7 +86,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     @property
     def block_shape(self) -> list[int]:
-        """How a generation block is cut: one of another shape cannot be learned from on."""
+        """The shape of a generation block; one of another shape cannot be continued after a resume."""
         args = self.args
         return [
             self.accelerator.num_processes, args.per_device_train_batch_size, args.steps_per_generation,
@@ -96,16 +96,15 @@ class ResumableGRPOTrainer(GRPOTrainer):
     # Starting ---------------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """
-        Main training entry point; as the host's, with experience.
+        """Train, like the host's `train()`, and keep or restore the experience.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint; `True` for the last one in `args.output_dir` that was written to its end; or `"last"`, which
-                begins anew where there is none. By default what `args.resume_from_checkpoint` says, in the first call of
-                `train()`; `False` begins anew whatever it says. The run continues bit-equal to one that was never
-                interrupted, its experience included. What the log holds beyond the checkpoint stays there, on a branch of
-                its own.
+                A checkpoint; `True` for the last complete one in `args.output_dir`; or `"last"`, which does the same but
+                starts from scratch where there is none. The first call of `train()` defaults to
+                `args.resume_from_checkpoint`; `False` starts from scratch whatever that says. The run continues bit-equal
+                to one that was never interrupted, experience included. Anything in the log beyond the checkpoint stays
+                there, on a branch of its own.
 
         Raises:
             CheckpointError: there is no such checkpoint, it was not written to its end, or it has no experience.
@@ -128,7 +127,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
     def _agree_on_checkpoint(self, asked: str | bool | None) -> Resuming | None:
         """Decide on the main process what the run continues from; no process begins unless all of them see it.
 
-        Each by itself would find what its own disk holds: one would resume, another begin anew, and both train on as one job.
+        Otherwise each would go by its own disk: one would resume, another start from scratch, and both train as one job.
 
         Raises:
             CheckpointError: on every process, for the reason of any.
@@ -149,15 +148,15 @@ class ResumableGRPOTrainer(GRPOTrainer):
         checkpoint = checkpoint_to_resume(asked, self.args.output_dir)
         if checkpoint is None:
             return None
-        facts = CheckpointFacts.read(Path(checkpoint))
-        return Resuming(checkpoint, facts, self._why_finished(checkpoint, facts))
+        record = CheckpointRecord.read(Path(checkpoint))
+        return Resuming(checkpoint, record, self._why_finished(checkpoint, record))
 
-    def _why_finished(self, checkpoint: str, facts: CheckpointFacts | None) -> str | None:
-        """Say why there is nothing left to train, or None; the host would train one more step."""
+    def _why_finished(self, checkpoint: str, record: CheckpointRecord | None) -> str | None:
+        """Return why nothing is left to train, or None; the host would train one more step."""
         args, state = self.args, TrainerState.load_from_json(str(Path(checkpoint) / HOST_STATE))
         budget = getattr(args, "max_generated_tokens", None)
-        if budget is not None and facts is not None and facts.generated_tokens >= budget:
-            return f"{facts.generated_tokens} of max_generated_tokens={budget}"
+        if budget is not None and record is not None and record.generated_tokens >= budget:
+            return f"{record.generated_tokens} of max_generated_tokens={budget}"
         if args.max_steps > 0:
             done = state.global_step >= args.max_steps
             return f"step {state.global_step} of max_steps={args.max_steps}" if done else None
@@ -165,33 +164,33 @@ class ResumableGRPOTrainer(GRPOTrainer):
         return f"epoch {state.epoch:g} of num_train_epochs={args.num_train_epochs:g}" if done else None
 
     def _before_the_first_batch(self) -> None:
-        """The host is ready to train, and has loaded its part of a checkpoint, if there is one."""
+        """Begin once the host is ready to train, and has loaded its part of a checkpoint, if there is one."""
         resuming = self._resuming
         if resuming is None:
             self._begin(None, None)
             self._warn_of_earlier_run()
             return
-        checkpoint, facts = resuming.checkpoint, resuming.facts
-        if facts is not None:
-            self._steps_of_earlier_calls = facts.steps_of_earlier_calls
-        iteration = self._begin(checkpoint, facts)
+        checkpoint, record = resuming.checkpoint, resuming.record
+        if record is not None:
+            self._steps_of_earlier_calls = record.steps_of_earlier_calls
+        iteration = self._begin(checkpoint, record)
         if resuming.finished is not None:
             self._end_at_once(resuming)
         self._say_what_is_not_exact()
         self._fast_forward_sampler(math.floor(self.state.epoch or 0))
         buffered: Any = None
         self._step, self._buffered_inputs, self._iteration = 0, buffered, None
-        if facts is not None:
-            self._restore_facts(checkpoint, facts, iteration)
+        if record is not None:
+            self._restore_record(checkpoint, record, iteration)
 
     def _warn_of_earlier_run(self) -> None:
         if not self.accelerator.is_main_process or self.args.save_strategy == "no" or self._steps_of_earlier_calls:
             return
         if (last := last_checkpoint(self.args.output_dir)) is not None:
-            logger.warning("%s is of an earlier run: resuming the 'last' checkpoint would continue that one.", last)
+            logger.warning("%s is from an earlier run: resuming the 'last' checkpoint would continue that run.", last)
 
     def _end_at_once(self, resuming: Resuming) -> NoReturn:
-        """Have become what a finished run was: model, optimizer and experience are loaded."""
+        """Load a finished run's model, optimizer and experience, without training."""
         if self.accelerator.is_main_process:
             logger.warning(
                 "%s is the end of the run (%s): nothing is left to train.", resuming.checkpoint, resuming.finished
@@ -200,25 +199,25 @@ class ResumableGRPOTrainer(GRPOTrainer):
             self._load_best_model()
         raise _NothingLeft
 
-    def _restore_facts(self, checkpoint: str, facts: CheckpointFacts, iteration: ReplayStep | None) -> None:
-        """Take up what the host forgets."""
+    def _restore_record(self, checkpoint: str, record: CheckpointRecord, iteration: ReplayStep | None) -> None:
+        """Restore what the host forgets."""
         self._metrics["train"].clear()
-        self._metrics["train"].update({name: list(values) for name, values in facts.metrics.items()})
-        self._tr_loss += facts.loss_not_logged
-        self._globalstep_last_logged = facts.last_logged_step
-        of_another_run = facts.in_block and self._columns_of_replay and iteration is None
-        if facts.shape != self.block_shape or of_another_run:
+        self._metrics["train"].update({name: list(values) for name, values in record.metrics.items()})
+        self._tr_loss += record.loss_not_logged
+        self._globalstep_last_logged = record.last_logged_step
+        of_another_run = record.in_block and self._columns_of_replay and iteration is None
+        if record.shape != self.block_shape or of_another_run:
             return  # the next batch begins a generation
-        self._step = facts.micro_step
-        if facts.in_block:
+        self._step = record.micro_step
+        if record.in_block:
             saved = load_block(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
             self._buffered_inputs, self._iteration = saved.block, iteration
 
     def _say_what_is_not_exact(self) -> None:
-        """Options of the host under which a resumed run is not bit-equal, for reasons of the host's."""
+        """Warn of host options under which a resumed run is not bit-equal, for reasons of the host's."""
         for name, why in (
             ("sync_ref_model", "the reference model has moved, and is not in the checkpoint"),
-            ("ignore_data_skip", "the epoch begins anew"),
+            ("ignore_data_skip", "the epoch starts over"),
         ):
             if getattr(self.args, name, False):
                 logger.warning("%s=True: the resumed run is not bit-equal (%s).", name, why)
@@ -228,7 +227,10 @@ class ResumableGRPOTrainer(GRPOTrainer):
         return self._train_sampler
 
     def _fast_forward_sampler(self, epochs: int) -> None:
-        """The host draws the order of epoch e as the (e+1)-th from one generator, and would begin with the first again."""
+        """Advance the host's sampler to the given epoch.
+
+        The host draws the order of epoch e as the (e+1)-th from one generator, and would begin with the first again.
+        """
         sampler: Any = getattr(self, "_train_sampler", None)
         if getattr(sampler, "shuffle", False):
             for _ in range(epochs):
@@ -259,12 +261,15 @@ class ResumableGRPOTrainer(GRPOTrainer):
             )
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Runs on every process before the checkpoint is complete; skipped by `save_only_model`, as it should be."""
+        """Save random states and the block, on every process before the checkpoint is complete.
+
+        The host skips this with `save_only_model`, as it should.
+        """
         super()._save_rng_state(output_dir)
         block: Any = self._buffered_inputs
         in_block = block is not None and self._step % (self.args.steps_per_generation * self.num_iterations) != 0
         if in_block and not can_be_saved(block):
-            logger.warning("The batch of this generation holds more than tensors: resuming will generate it anew.")
+            logger.warning("The batch of this generation holds more than tensors: resuming will generate it again.")
             in_block = False
         if in_block:
             step = None if self._iteration is None else self._iteration.saved()
@@ -272,7 +277,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
         position = self._position(Path(output_dir))
         if self.args.should_save:
             metrics = {name: [float(v) for v in values] for name, values in self._metrics["train"].items()}
-            CheckpointFacts(
+            CheckpointRecord(
                 self._step, self.accelerator.num_processes, self.generated_tokens, self._steps_of_earlier_calls, position,
                 in_block, self.block_shape, metrics, float(self._tr_loss), self._globalstep_last_logged,
                 dict(self.counts),

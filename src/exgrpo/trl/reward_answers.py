@@ -1,4 +1,4 @@
-"""What reward functions answer, checked before anything is made of it: the message names the function."""
+"""Checks of what reward functions return: messages name the function."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -11,7 +11,7 @@ from ..errors import ConfigurationError
 
 
 def rewards_in(name: str, answer: Any, completions: int) -> list[Any]:
-    """The answer of a reward function as one value a completion, each a number or None.
+    """Return a reward function's result as one value a completion, each a number or None.
 
     Raises:
         ConfigurationError: it is anything else.
@@ -28,7 +28,7 @@ def rewards_in(name: str, answer: Any, completions: int) -> list[Any]:
 
 
 def checked(functions: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Reward functions whose answers are checked; reward models as they are."""
+    """Wrap reward functions so that their results are checked; leave reward models as they are."""
     return [
         function if isinstance(function, nn.Module) else _checked(function, name)
         for function, name in zip(functions, names, strict=True)
@@ -50,7 +50,7 @@ def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _is_reward(value: Any) -> bool:
-    """None, or a number of any library that a float can hold."""
+    """Return whether a value is None, or a number of any library that a float can hold."""
     if value is None:
         return True
     if not isinstance(value, (Real, bool)) and not (hasattr(value, "item") and _dimensions(value) == 0):

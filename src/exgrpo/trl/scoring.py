@@ -1,4 +1,4 @@
-"""How stored trajectories look to the current policy: the scorer that the core calls back."""
+"""The scorer that the core calls back: stored trajectories under the current policy."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,16 +18,17 @@ from ..runtime.shared_store import hold
 
 
 def measure(trainer: GRPOTrainer, items: Sequence[Item], comm: Comm) -> list[PolicyStats]:
-    """Measure how completions look to the current policy after their prompts: means over its own tokens; the entropy in
-    nats over the full vocabulary.
+    """Measure completions under the current policy, after their prompts.
 
-    Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes, which get the tokens
-    of theirs. Every process runs the same number of forwards, with a chunk of another where it has none, so that sharded models
-    stay in step; every process gets the same numbers.
+    Means over each completion's own tokens; the entropy in nats over the full vocabulary.
+
+    Sequences are sorted by length, cut into chunks of the training micro-batch and dealt to the processes, each of which gets
+    the tokens of its own. Every process runs the same number of forwards, repeating another's chunk where it has none, so that
+    sharded models stay in step; every process gets the same results.
 
     Args:
         trainer: a `GRPOTrainer`.
-        items: prompt ids and the trajectory; the same on every process.
+        items: prompt ids and trajectory of each; the same on every process.
         comm: the processes.
     """
     order = sorted(range(len(items)), key=lambda i: len(items[i][0]) + len(items[i][1]))
@@ -63,8 +64,7 @@ def _scores(trainer: GRPOTrainer, items: Sequence[Item]) -> list[PolicyStats]:
 
 
 def logps_of(trainer: GRPOTrainer, items: Sequence[Item], size: int) -> Iterator[tuple[int, FloatArray]]:
-    """Compute the log-probs of each completion's tokens under the policy, on one process; yield the place of each item with
-    its (T,), short ones first.
+    """Yield the place and the token log-probs, (T,), of each item under the policy, short ones first, on one process.
 
     Args:
         trainer: a `GRPOTrainer`.

@@ -15,7 +15,7 @@ Batch = dict[str, Any]
 
 
 def why_not_exact(trainer: GRPOTrainer) -> str | None:
-    """Say what makes a row with advantage zero count for the loss; None where nothing does."""
+    """Return why a row with advantage zero counts for the loss; None where nothing makes it."""
     args = trainer.args
     for holds, why in (
         (args.loss_type == "bnpo", "loss_type='bnpo' is normalised by the tokens of a micro-batch"),
@@ -36,7 +36,7 @@ def has_dropout(model: torch.nn.Module) -> bool:
 
 
 def skips_rows(trainer: GRPOTrainer) -> bool:
-    """Tell whether rows are left out: as `skip_rows` says; by default where it is exact.
+    """Return whether rows are left out: as `skip_rows` says, by default where it is exact.
 
     Raises:
         ConfigurationError: it is asked for, and is not exact.
@@ -62,8 +62,10 @@ def most_of(trainer: GRPOTrainer, count: int) -> int:
 
 
 def account(trainer: GRPOTrainer, inputs: Batch, computed: Batch) -> float:
-    """Put the host's clip ratios of a micro-batch right, which are over all rows: on a row without advantage nothing is
-    clipped. Returns the share of rows, over all processes, that were left out."""
+    """Correct the host's clip ratios of a micro-batch for skipped rows; return their share over all processes.
+
+    The host's ratios are over all rows; on a row without advantage nothing is clipped.
+    """
     counts = [
         count
         for batch in (computed, inputs)

@@ -2,13 +2,13 @@
 
 Every override calls `super()`; no body of the host is copied. In the order of a step:
 
-    _generate_and_score_completions   plan the batch, put its rows in place of the sampler's; afterwards the advantages
+    _generate_and_score_completions   plan the batch, replace the sampler's rows; afterwards, the advantages
       _generate                         rescue: score early, replace failures by stored successes
         _generate_single_turn             generate the fresh rows only, splice the stored ones in
       _calculate_rewards                stored trajectories keep their recorded rewards
     _compute_loss                     the host's loss on fresh rows, plus the replayed terms; after the last, finish
 
-What happens in between is a `ReplayStep`'s. Runs and their checkpoints are those of `ResumableGRPOTrainer`.
+A `ReplayStep` does the work in between. `ResumableGRPOTrainer` handles runs and checkpoints.
 """
 
 import functools
@@ -33,14 +33,14 @@ from ..experience.policy_stats import PolicyStats
 from ..experience.quality import Embedder
 from ..experience.trajectory import Trajectory
 from ..log import Provenance
-from ..objective import are_alike, weight_positive
+from ..objective import have_no_variance, weight_positive
 from ..registry import resolve_rules
 from ..replay import BY_THE_COIN, ReplayPlanner
 from ..rewards.completion import thinking_begun
 from ..runtime import checks as shared_checks
 from ..runtime.batch import NO_LOGP, ReplayBatch, weighted
 from ..runtime.behaviour import check_behaviour, without_behaviour
-from ..runtime.checkpoint import CheckpointFacts
+from ..runtime.checkpoint import CheckpointRecord
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
 from ..runtime.metric_table import FILE_NAME as METRICS
@@ -79,17 +79,17 @@ from .verifiers import UnansweredReport, begun_thoughts
 logger = logging.getLogger(__name__)
 
 MAX_REWARD = 1e30
-"""Beyond, means and squares of rewards are no longer numbers."""
+"""Larger rewards are treated as unscorable: their means and squares overflow."""
 
 
 class ExGRPOTrainer(ResumableGRPOTrainer):
-    """
-    GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)): successful completions are kept,
-    organised by question and by how hard the question is now, and the most valuable are replayed in groups with fresh
-    ones.
+    """GRPO with experience replay ([ExGRPO](https://huggingface.co/papers/2510.02245)).
 
-    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`]. `embedder`: texts -> (n, D), in place of
-    `embedding_model`, where the quality of completions is used.
+    Successful completions are stored by question and by the question's current difficulty, and the most valuable ones are
+    replayed in groups together with fresh completions.
+
+    Takes the arguments of `GRPOTrainer`; `args` must be an [`ExGRPOConfig`]. `embedder`, a function from texts to an array
+    (n, D), replaces `embedding_model` where the quality of completions is used.
 
     ```python
     from exgrpo.rewards import math_reward
@@ -106,19 +106,19 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
 
     Attributes:
         planner ([`~exgrpo.replay.ReplayPlanner`] or `None`): the experience and its plans; `None` without replay.
-        questions: which row is which question; `None` without replay.
-        experience: keeps it in the log; its `listeners` see every event. `None` without replay.
+        questions: the questions of the dataset; `None` without replay.
+        experience: the session that writes the log; its `listeners` see every event. `None` without replay.
         generated_tokens (`int`): completion tokens generated in training so far, over all processes and all calls of
-            `train()`; `max_generated_tokens` is held against it.
-        idle_reason (`str` or `None`): why the last generation replayed nothing.
+            `train()`; `max_generated_tokens` limits it.
+        idle_reason (`str` or `None`): why the last iteration replayed nothing.
         last_metrics (`dict`): all of this package's metrics in the training log that is being written, whether or not
             `replay_metrics` shows them; callbacks can read them in `on_log`.
-        counts (`dict`): completions `stored` and `replayed`, and questions `retired`, of this run so far.
+        counts (`dict`): completions `stored` and `replayed`, and questions `retired`, in this run so far.
 
     Raises:
-        ConfigurationError: an option or argument that cannot be combined with replay; before the model is loaded.
-        DatasetError: a missing column, or fewer questions than one generation takes.
-        HostVersionError: an unsupported version of TRL.
+        ConfigurationError: an option or argument cannot be combined with replay; raised before the model is loaded.
+        DatasetError: a column is missing, or there are fewer questions than one generation takes.
+        HostVersionError: the version of TRL is not supported.
     """
 
     def __init__(self, *args: Any, embedder: Embedder | None = None, **kwargs: Any):
@@ -224,7 +224,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             checks.report_start(self, self.questions)
 
     def _context(self, config: ExGRPOConfig, questions: QuestionTable) -> RunContext:
-        """Say what this run is about, for what knows no host."""
+        """Make the run's context, for code that knows no host."""
         return RunContext(
             config=config.replay,
             objective=config.objective,
@@ -289,29 +289,29 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 self.experience.close(self.planner, done)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """The host's; refuses to upload prompts and completions that nobody asked to upload."""
+        """Push to the hub like the host; refuse prompts and completions that nobody asked to upload."""
         if self.experience is not None:
             checks.check_push(self.args)
         return super().push_to_hub(*args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The host's, with the preset, the options that differ from it, and what was replayed."""
+        """Write the host's card, with the preset, the options that differ from it, and what was replayed."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             counts = None if self.planner is None else self.counts
             run = model_card.Replayed(self.args, self.state.global_step, self.generated_tokens, counts)
             model_card.add_to_card(Path(self.args.output_dir) / "README.md", run)
 
-    def _begin(self, checkpoint: str | None, facts: CheckpointFacts | None) -> ReplayStep | None:
-        if facts is not None:
-            self.generated_tokens = facts.generated_tokens
+    def _begin(self, checkpoint: str | None, record: CheckpointRecord | None) -> ReplayStep | None:
+        if record is not None:
+            self.generated_tokens = record.generated_tokens
         self._shown = None
         if self.experience is None or self.planner is None or self.questions is None:
             return None
-        before = Counter(facts.counts) if facts is not None else self.counts.copy()
+        before = Counter(record.counts) if record is not None else self.counts.copy()
         self.experience.context = self._context(self.args, self.questions)  # options may have changed since
-        self.planner, saved = self.experience.open(self.planner, checkpoint, facts, self.block_shape)
-        self.counts = before  # what was rebuilt or inherited did not happen now
+        self.planner, saved = self.experience.open(self.planner, checkpoint, record, self.block_shape)
+        self.counts = before  # rebuilt or imported experience was not stored now
         if saved is None:
             return None
         step = self._new_step()
@@ -344,7 +344,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         try:
             output = super()._generate_and_score_completions(self._rows)
             self._log_fresh_rewards(step.batch)
-        except BaseException:  # a reward function that raises, a user that interrupts
+        except BaseException:  # a reward function raised, or the user interrupted
             step.abandon()
             raise
         self._say_where_nothing_is_learned(output)
@@ -352,28 +352,28 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             return self._credit(step, output)
 
     def _without_noise(self, output: dict[str, Any]) -> dict[str, Any]:
-        """The host's advantages, exactly 0 where the rewards of a group are alike but for rounding, and weighted."""
+        """Set the host's advantages to exactly 0 where a group's rewards are equal up to rounding, and weight them."""
         advantages, size = output["advantages"], len(output["advantages"])
-        alike = are_alike(self._fresh_values.view(-1, self.num_generations))
+        no_variance = have_no_variance(self._fresh_values.view(-1, self.num_generations))
         if self.multi_objective_aggregation != "sum_then_normalize":  # it compares with the other groups of a batch
-            alike = torch.zeros_like(alike)
+            no_variance = torch.zeros_like(no_variance)
         mine = slice(self.accelerator.process_index * size, (self.accelerator.process_index + 1) * size)
-        rows = alike.repeat_interleave(self.num_generations)[mine]
+        rows = no_variance.repeat_interleave(self.num_generations)[mine]
         advantages = torch.where(rows.to(advantages.device), 0.0, advantages)
         output["advantages"] = weight_positive(advantages, self._objective.positive_weight)
-        self._count_alike(alike)
-        if self._objective.positive_weight != 1.0 or alike.any():
+        self._count_groups_without_variance(no_variance)
+        if self._objective.positive_weight != 1.0 or no_variance.any():
             self._rewrite_logged_advantages(output["advantages"])
         return output
 
-    def _count_alike(self, alike: Tensor) -> None:
-        """The host's share of groups without variance counts those in which there is only rounding. alike: (G,)."""
+    def _count_groups_without_variance(self, no_variance: Tensor) -> None:
+        """Include groups whose only variance is rounding in the host's share; no_variance: (G,)."""
         if self.scale_rewards in ("group", "none") and self.multi_objective_aggregation == "sum_then_normalize":
             values = self._metrics["train"]["frac_reward_zero_std"]
-            values[-1] = max(values[-1], alike.float().mean().item())
+            values[-1] = max(values[-1], no_variance.float().mean().item())
 
     def _say_where_nothing_is_learned(self, output: dict[str, Any]) -> None:
-        """All completions were cut, and such are left out: said at once, and again where it had ended."""
+        """Warn when all completions were cut and cut ones are masked: at once, and again after it had ended."""
         nothing = self.mask_truncated_completions and not int(output["num_items_in_batch"])
         if not nothing:
             self._told.discard("cut")
@@ -402,7 +402,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return [{name: row[name] for name in columns} for row in self.questions.rows(batch.questions())]
 
     def _report_idle(self, reason: str | None) -> None:
-        """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
+        """Log why nothing is replayed, once for each kind of reason; and that replay has started."""
         if reason is not None and reason.startswith(BY_THE_COIN):
             return
         kind, before = (reason and reason.split(":")[0]), (self.idle_reason and self.idle_reason.split(":")[0])
@@ -436,7 +436,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         completion_ids, completions, logprobs = output[1], output[3], output[4]
         if step.batch.other_rows:
             self._replace_logged(self._fresh_lengths(step.batch, completion_ids))
-        if step.batch.plan.prefixes:  # as the results of tools: attended to, and not learned from
+        if step.batch.plan.prefixes:  # like tool results: attended to, not trained on
             output = (*output[:2], step.batch.own_tokens([len(ids) for ids in completion_ids]), *output[3:])
         if self.args.replay.mixing != "rescue":
             return output
@@ -536,8 +536,8 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return scored.rewards
 
     def _credit(self, step: ReplayStep, output: dict[str, Any]) -> dict[str, Any]:
-        """After scoring: put the advantages, and what the loss needs, beside the host's columns."""
-        self._count_alike(step.scored.uniform)
+        """Add advantages and the columns of the loss to the host's columns, after scoring."""
+        self._count_groups_without_variance(step.scored.uniform)
         output["advantages"] = step.advantages(step.scored)
         self._rewrite_logged_advantages(output["advantages"])
         ids = output["completion_ids"]
@@ -577,7 +577,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         return loss
 
     def _finish(self, step: ReplayStep) -> None:
-        """Store what the step wants stored, and log what it and its phases came to."""
+        """Finish the step: store what it admits, and log its metrics and timings."""
         with self.time("admit"):
             metrics = step.finish()
         self._log(metrics | self.time.take())
@@ -612,7 +612,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
     # Logging ----------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The host's, without the metrics of this package that `replay_metrics` leaves out."""
+        """Log like the host, without the metrics of this package that `replay_metrics` leaves out."""
         self.last_metrics = {}
         if self.model.training:
             waiting = self._metrics["train"]
@@ -628,7 +628,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
         super().log(logs, start_time)
 
     def _replace_logged(self, metrics: dict[str, float]) -> None:
-        """Put values in place of those that the host has just logged."""
+        """Replace values that the host has just logged."""
         for name, value in metrics.items():
             self._metrics["train"][name][-1] = value
 
@@ -641,7 +641,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
                 self._metrics["train"][name].append(value)
 
     def _log_fresh_means(self, entropies: Tensor, mask: Tensor, replayed: Tensor) -> None:
-        """The host's token means of a micro-batch are of all rows; put those of fresh ones there. entropies, mask: (b, T)."""
+        """Restrict the host's token means of a micro-batch to fresh rows. entropies, mask: (b, T)."""
         fresh = mask * ~replayed.unsqueeze(1)
         sums = torch.stack([(entropies.detach() * fresh).sum(), fresh.sum(), mask.sum()]).float()
         total, tokens, everything = self.accelerator.reduce(sums, reduction="sum").tolist()
@@ -651,14 +651,14 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             logged["kl"][-1] = logged["kl"][-1] * everything / tokens if tokens else math.nan
 
     def _log_fresh_rewards(self, batch: ReplayBatch) -> None:
-        """The host's reward metrics are of all rows: where stored ones are among them, put those of fresh rows in place."""
+        """Restrict the host's reward metrics to fresh rows where a batch has stored ones."""
         mixed = self._metrics["train"]["reward"][-1]
         if batch.other_rows:
             self._replace_logged(self._host_metrics)
         self._log({"replay/reward_mixed": mixed})
 
     def _fresh_lengths(self, batch: ReplayBatch, completion_ids: list[list[int]]) -> dict[str, float]:
-        """The host's length metrics, over the rows of all processes that were generated."""
+        """Return the host's length metrics over the generated rows of all processes."""
         ended, others = {*self.eos_token_ids, self._tokenizer.pad_token_id}, batch.other_rows
         rows = [
             [len(ids), ids[-1] not in ended, row not in others]
@@ -686,7 +686,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             )
 
     def _count_tokens(self, completion_ids: list[list[int]]) -> None:
-        """Once a generation on every process, however many turns its completions took."""
+        """Count generated tokens, once per generation on every process, however many turns a completion took."""
         count = sum(map(len, completion_ids)) if self.rollout_func is not None else self._tokens_of_this_process
         counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
         self.generated_tokens += int(counts.sum())
@@ -697,7 +697,7 @@ class ExGRPOTrainer(ResumableGRPOTrainer):
             self._log_completion_extra("replayed", batch.labels())
 
     def _rewrite_logged_advantages(self, advantages: Tensor) -> None:
-        """TRL's completions table shows the advantages that the loss used."""
+        """Put the advantages that the loss used into TRL's completions table."""
         values = self.accelerator.gather(advantages).tolist()
         logged = self._logs["advantages"]
         for _ in range(min(len(values), len(logged))):

@@ -1,4 +1,4 @@
-"""What a trainer tells verifiers, and what it learns from them beside the rewards."""
+"""Exchange between a trainer and its verifiers beside the rewards."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TAIL = 512  # tokens of a prompt in which a thought may have begun
 
 
 def begun_thoughts(tokenizer: Any, prompts: Sequence[Any], prompt_ids: Sequence[Sequence[int]]) -> list[bool]:
-    """Whether the tokens of each prompt end in a thought that they began, as some chat templates do.
+    """Return for each prompt whether its tokens begin a thought without ending it, as some chat templates do.
 
     Tokens are read as completions are, without special ones. Where a tokenizer takes completions apart by a template of
     its own, thoughts are no part of their text.
@@ -32,7 +32,7 @@ def begun_thoughts(tokenizer: Any, prompts: Sequence[Any], prompt_ids: Sequence[
 
 
 class UnansweredReport:
-    """How many fresh completions hold no answer that the verifier can find, said at once when it is all of them.
+    """Count fresh completions in which the verifier can find no answer; warn at once when that is all of them.
 
     Only a reward function that says where it looks is asked: see `looks_for`. Of several the one that decides what is right,
     or else the first.
@@ -48,7 +48,10 @@ class UnansweredReport:
     def __call__(
         self, trainer: GRPOTrainer, prompts: Any, completions: Any, completion_ids: Any, stored: set[int]
     ) -> float | None:
-        """The share in a generation, on every process the same; None where nothing is known. stored: local rows not fresh."""
+        """Return the share without an answer, the same on every process; None where unknown.
+
+        stored: local rows that are not fresh.
+        """
         if self._function is None:
             return None
         rows = [row for row in range(len(completions)) if row not in stored]

@@ -20,7 +20,7 @@ _WITHOUT = "or exgrpo.preset=on-policy to train without replay"
 
 
 def check_host_version(installed: str | None = None) -> None:
-    """Refuse a verl that this version was not tested with: it is extended through methods that change between minors."""
+    """Refuse a verl that was not tested: the trainer extends methods that change between minor versions."""
     installed = installed or version("verl")
     low, high = SUPPORTED_VERL
     if not low <= Version(installed) < high:
@@ -30,7 +30,7 @@ def check_host_version(installed: str | None = None) -> None:
 
 
 def select(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
-    """Return what stands under a dotted path in a configuration; `default` where nothing does."""
+    """Return the value at a dotted path of a configuration, or `default`."""
     node: Any = config
     for name in path.split("."):
         if not isinstance(node, Mapping) or name not in node or node[name] is None:
@@ -69,7 +69,7 @@ def check_config(config: Mapping[str, Any], options: VerlOptions) -> None:
 
 
 def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield what is refused: what, why, and what to set instead."""
+    """Yield each refused setting: what, why, and what to set instead."""
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
     def is_set(path: str) -> bool:
@@ -110,7 +110,7 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
     if (mode := select(config, f"{actor}.policy_loss.loss_mode", "vanilla")) not in ("vanilla", LOSS_MODE):
         yield (
             f"{actor}.policy_loss.loss_mode={mode}",
-            "fresh tokens are learned from by PPO's clip, replayed ones by exgrpo.correction",
+            "fresh tokens are trained on with PPO's clip, replayed ones with exgrpo.correction",
             f"{actor}.policy_loss.loss_mode={LOSS_MODE}",
         )
     strategy = select(config, f"{actor}.strategy")
@@ -127,7 +127,7 @@ def _refused(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[
     if options.objective.baseline == "split" and _has_single_stored_member(options):
         yield (
             "exgrpo.baseline=split with a single stored completion in a group",
-            "centred by itself it always has the advantage 0, and nothing would be learned from it",
+            "centred by itself it always has the advantage 0, and would teach nothing",
             "exgrpo.baseline=group or fresh",
         )
 
@@ -138,7 +138,7 @@ def _has_single_stored_member(options: VerlOptions) -> bool:
 
 
 def _refused_aggregation(config: Mapping[str, Any], options: VerlOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield why a loss is not a sum over completions whose normaliser is known."""
+    """Yield why a loss is not a sum over completions with a known normaliser."""
     path = "actor_rollout_ref.actor.loss_agg_mode"
     mode = select(config, path)
     factor = "actor_rollout_ref.actor.loss_scale_factor"
@@ -157,7 +157,7 @@ def _refused_aggregation(config: Mapping[str, Any], options: VerlOptions) -> Ite
 
 
 def why_rows_stay(config: Mapping[str, Any]) -> str | None:
-    """Say why leaving rows without gradient out would change the update; None where it would not."""
+    """Return why leaving out rows without gradient would change the update; None where it would not."""
     actor = config["actor_rollout_ref"]["actor"]
     mode = actor["loss_agg_mode"]
     for holds, why in (
@@ -184,11 +184,6 @@ def check_no_dropout(model_config: Mapping[str, Any]) -> None:
                 f"the model has {name}={value}: log-probs under dropout are not the behaviour policy's, and importance ratios "
                 f"of replayed tokens would be noise. Set +actor_rollout_ref.model.override_config.{name}=0.0."
             )
-
-
-def correctness_name(names: tuple[str, ...]) -> str:
-    """Return the name of the reward function that verl calls."""
-    return names[0] if names else "reward"
 
 
 def finite(value: Any) -> float:

@@ -30,7 +30,7 @@ PARTITION = "train"
 
 @dataclass
 class Layout:
-    """Which key of a batch is which row of the plan.
+    """The map from keys of a batch to rows of the plan.
 
     Args:
         num_generations: K.
@@ -43,7 +43,7 @@ class Layout:
     row_of: dict[str, int] = field(default_factory=dict)
 
     def place(self, keys: Sequence[str]) -> None:
-        """Take in the keys of fresh rows.
+        """Add the keys of fresh rows.
 
         Raises:
             ConfigurationError: a completion in several parts.
@@ -66,7 +66,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class FreshRows:
-    """What was rolled out, by global row; of rows that failed nothing.
+    """Rolled out rows by global row; failed rows are absent.
 
     Args:
         ids: token ids of each row, (N*K,) of lists.
@@ -148,7 +148,7 @@ class StoredRow:
 
 
 def put_stored(batch: KVBatchMeta, template: str, rows: Sequence[StoredRow]) -> KVBatchMeta:
-    """Put stored trajectories into the transfer queue, behind the rows of a batch.
+    """Put stored trajectories into the transfer queue, after the rows of a batch.
 
     Args:
         batch: to which they are added.

@@ -12,8 +12,10 @@ MEDIA = ("images", "videos", "audios")
 
 
 class QuestionRows:
-    """Rows of an `RLHFDataset` as those of a question table: `prompt`, `answer` (verl's ground truth), and what else stands in
-    `extra_info`. So a question has the same content as under TRL, where these are columns.
+    """Rows of an `RLHFDataset` in the form of a question table.
+
+    `prompt`, `answer` (verl's ground truth), and the rest of `extra_info`, so that a question has the same content as
+    under TRL, where these are columns.
 
     Args:
         dataset: of verl.

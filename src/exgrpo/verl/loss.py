@@ -36,7 +36,7 @@ class PolicyLoss(PolicyLossConfig):  # type: ignore[misc]  # a class of the host
 
 @functools.cache
 def objective_of(text: str) -> ObjectiveConfig:
-    """Return the objective that stands in `PolicyLoss.objective`."""
+    """Read the objective from `PolicyLoss.objective`."""
     return ObjectiveConfig(**json.loads(text))
 
 

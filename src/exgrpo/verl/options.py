@@ -17,11 +17,11 @@ _CORE = tuple(dict.fromkeys((*REPLAY_FIELDS, *OBJECTIVE_FIELDS)))
 
 @dataclass(frozen=True)
 class VerlOptions:
-    """What is set under `exgrpo`, checked.
+    """The options under `exgrpo`, checked.
 
     Args:
         replay: what is remembered and replayed.
-        objective: how it is learned from.
+        objective: options of the objective.
         preset: whose values the options have that were not given.
         correctness_function: name of the reward function; verl has one.
         correctness_threshold: a completion is right if its reward is above this.

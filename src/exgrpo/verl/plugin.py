@@ -1,4 +1,4 @@
-"""What verl loads by the entry point `verl.plugins`, in every process and while verl itself is being imported.
+"""The plugin that verl loads by the entry point `verl.plugins`, in every process, while verl itself is being imported.
 
 So this imports nothing: it waits until verl's trainers are there, and registers ours by name. Loaded is ours when it is
 made; what is wrong with it is said then, and no other trainer of verl is touched.
@@ -18,7 +18,7 @@ REFUSED = ("exgrpo_colocate_async", "exgrpo_separate_async", "exgrpo_async")
 
 
 class _After(importlib.abc.MetaPathFinder):
-    """Finds a module as everybody does, and calls something once it is there."""
+    """A meta path finder that calls something once a module is imported."""
 
     def __init__(self, name: str, call: Callable[[], None]):
         self._name, self._call = name, call
@@ -42,7 +42,7 @@ class _After(importlib.abc.MetaPathFinder):
 
 
 def after(name: str, call: Callable[[], None]) -> None:
-    """Call something once a module of this name is imported; now, if it is already."""
+    """Call something once a module of this name is imported, or now if it already is."""
     if name in sys.modules:
         call()
     else:
@@ -50,7 +50,7 @@ def after(name: str, call: Callable[[], None]) -> None:
 
 
 def register() -> None:
-    """Register the trainer under `exgrpo`, and what is refused under its names."""
+    """Register the trainer under `exgrpo`, and a refusal under the names of unsupported ones."""
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer, register_trainer
 
     class Later(PPOTrainer):  # type: ignore[misc]  # a class of the host
@@ -62,7 +62,7 @@ def register() -> None:
             return ExGRPOTrainer(config)
 
     class Asynchronous(PPOTrainer):  # type: ignore[misc]
-        """Stands for what is not supported."""
+        """A placeholder for unsupported trainers."""
 
         def __new__(cls, config: Any) -> Any:
             from ..errors import ConfigurationError

@@ -18,7 +18,7 @@ from .columns import UNSCORABLE
 
 
 class VerlReward:
-    """What decides whether a completion is right.
+    """The reward that decides whether a completion is right.
 
     Args:
         config: of verl.

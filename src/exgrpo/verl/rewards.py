@@ -1,4 +1,4 @@
-"""This package's verifiers as reward functions of verl, and a reward manager that knows which prompts begin a thought.
+"""Verifiers as verl reward functions, and a reward manager for prompts that begin a thought.
 
     reward.custom_reward_function.path=pkg://exgrpo.verl.rewards
     reward.custom_reward_function.name=math_reward
@@ -58,7 +58,7 @@ def _manager() -> type:
     from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
     class ThinkingRewardManager(NaiveRewardManager):  # type: ignore[misc]  # a class of the host
-        """verl's, which tells the verifiers whether a prompt ends in a thought that the chat template began.
+        """verl's manager, which also tells verifiers whether the chat template began a thought in the prompt.
 
         reward.reward_manager.source=importlib reward.reward_manager.name=ThinkingRewardManager
         reward.reward_manager.module.path=pkg://exgrpo.verl.rewards

@@ -20,7 +20,7 @@ from ..experience.policy_stats import PolicyStats
 from ..experience.trajectory import Trajectory
 from ..objective import replay_loss, weight_positive
 from ..runtime import checks as shared_checks
-from ..runtime.checkpoint import CheckpointFacts
+from ..runtime.checkpoint import CheckpointRecord
 from ..runtime.comm import SingleProcess
 from ..runtime.context import Correctness, Progress, RunContext
 from ..runtime.encoder import EmbeddingAhead
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 CHUNK = 256
 """Rows that are looked at together."""
 SEED = 42
-"""Where `data.seed` is not set; TRL's default."""
+"""Default of `data.seed`, as TRL's."""
 
 
 class Run:
@@ -64,7 +64,7 @@ class Run:
 
     Attributes:
         planner, session: the experience and its plans; where it is kept.
-        layout: which key is which row of the batch under way.
+        layout: the rows of the current batch by their keys.
         idle_reason: why the batch that was planned last replays nothing.
         reported: the reason that was logged last.
         generated_tokens: completion tokens so far.
@@ -124,8 +124,8 @@ class Run:
             )
         self._reward.questions, self._reward.rows = self.questions, dataset.dataframe
 
-    def open(self, checkpoint: Path | None, step: int) -> None:
-        """Open the experience, and continue from a checkpoint where there is one.
+    def open(self, checkpoint: Path | None, step: int) -> CheckpointRecord | None:
+        """Open the experience, and continue from a checkpoint where there is one; return what it says of the run.
 
         Args:
             checkpoint: folder that the host has resumed from.
@@ -135,15 +135,16 @@ class Run:
             CheckpointError, ExperienceLogError: it cannot be continued, or the log cannot be opened.
         """
         self._done = step
-        facts = None if checkpoint is None else CheckpointFacts.read(checkpoint)
-        if facts is not None:
-            self.generated_tokens = facts.generated_tokens
+        record = None if checkpoint is None else CheckpointRecord.read(checkpoint)
+        if record is not None:
+            self.generated_tokens = record.generated_tokens
         self.session = ExperienceSession(self._context(), SingleProcess())
         planner = self.session.new_planner()
-        self.planner, _ = self.session.open(planner, None if checkpoint is None else str(checkpoint), facts)
+        self.planner, _ = self.session.open(planner, None if checkpoint is None else str(checkpoint), record)
+        return record
 
     def _context(self) -> RunContext:
-        """Say what this run is about, for what knows no host."""
+        """Make the run's context, for code that knows no host."""
         config, options = self.config, self.options
         normed = config.algorithm.get("norm_adv_by_std_in_grpo", True)
         path = options.log_path(config.trainer.default_local_dir)
@@ -172,7 +173,7 @@ class Run:
             rescore=self._reward.rescorer(self._correctness),
             decode=lambda ids: self.tokenizer.batch_decode(ids, skip_special_tokens=True),
             bounds=lambda: bounds_of(options.replay, self.vocabulary, 1),
-            longest_prefix=lambda trajectories: [0] * len(trajectories),  # refused: `verl.checks`
+            longest_prefix=lambda trajectories: [0] * len(trajectories),  # refused in `verl.checks`
             columns_read=lambda: columns_of_run(
                 self._reward.functions, self.questions.row(0).keys() - {"prompt"}, options.replay.by_problem_type
             ),
@@ -246,7 +247,7 @@ class Run:
         return self.questions.row_of_question[plan.questions[groups]].tolist(), rollouts
 
     def score(self, batch: KVBatchMeta, metrics: dict[str, Any], dataset: Any) -> KVBatchMeta:
-        """Learn from what the completions were worth; return the batch with the stored trajectories in it.
+        """Update the experience from the outcomes; return the batch with stored trajectories in it.
 
         Args:
             batch: the fresh rows of the step.
@@ -284,18 +285,18 @@ class Run:
         return FreshRows.read(batch, self.layout, rows, longest, ends)
 
     def _check_prompts(self, fresh: FreshRows) -> None:
-        """A stored completion is replayed behind the prompt of the question table: that must be the rolled out one."""
+        """Check that the rolled out prompts are those of the question table, which stored completions follow."""
         for group, prompt in fresh.prompts.items():
             question = int(self.step.batch.plan.questions[group])
             if list(self.questions.prompt_ids(question)) != prompt:
                 raise ConfigurationError(
                     f"the rollout of question {question} has another prompt ({len(prompt)} tokens) than its messages give "
                     f"({len(self.questions.prompt_ids(question))} tokens): an agent loop changes it, and stored completions "
-                    "would stand behind another one. Set actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent."
+                    "would follow another one. Set actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent."
                 )
 
     def _stored_rows(self, dataset: Any) -> list[StoredRow]:
-        """Return the stored trajectories of the step, each under a key of its own, and remember their rows."""
+        """Return the step's stored trajectories, each under a new key, and register their rows."""
         batch, found = self.step.scored.batch, []
         for row in sorted(batch.replayed_rows):
             choice = batch.stored_at(row)
@@ -309,8 +310,10 @@ class Run:
         return found
 
     def _in_order(self, batch: KVBatchMeta, without: Sequence[str]) -> KVBatchMeta:
-        """Return the rows in the order of the plan, whatever order they arrived in, without some of them: what is learned does
-        not depend on it then."""
+        """Return rows in the order of the plan, whatever order they arrived in, without some of them.
+
+        Training then does not depend on the order of arrival.
+        """
         if without:
             tq.kv_clear(keys=list(without), partition_id=batch.partition_id)
         for key in without:
@@ -319,8 +322,7 @@ class Run:
         return batch.select_keys(sorted((key for key in batch.keys if key in rows), key=rows.__getitem__))
 
     def record(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
-        """Write down log-probs and entropies of all rows, put those of the behaviour policy in place for stored ones, and
-        store what is to be stored."""
+        """Record log-probs and entropies of all rows, with the behaviour policy's for stored ones, and admit."""
         layout, step = self.layout, self.step
         keys = sorted((key for key in batch.keys if key in layout.row_of), key=layout.row_of.__getitem__)
         dtype = torch.float32
@@ -329,7 +331,7 @@ class Run:
             data = tq.kv_batch_get(
                 keys=part, partition_id=batch.partition_id, select_fields=["old_log_probs", "entropy"]
             )
-            dtype = data["old_log_probs"].dtype  # of verl's computation: a column has one
+            dtype = data["old_log_probs"].dtype  # a column has one dtype
             self._record_rows([layout.row_of[key] for key in part], data["old_log_probs"], data["entropy"])
         stored = [key for key in keys if step.batch.stored_at(layout.row_of[key]) is not None]
         if stored:
@@ -372,7 +374,7 @@ class Run:
         return float(self._advantages[row])
 
     def credit(self, batch: KVBatchMeta) -> None:
-        """Put the advantages of the groups in place of the host's."""
+        """Replace the host's advantages by those of the groups."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
         self._values = {
             key: self._advantage(self.layout.row_of[key]) if key in self.layout.row_of else 0.0 for key in batch.keys
@@ -384,8 +386,7 @@ class Run:
         tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def keys_with_gradient(self, batch: KVBatchMeta, multiple: int) -> list[str]:
-        """Return the rows with a gradient, and so many of the shortest others that their number is a multiple, one at
-        least."""
+        """Return rows with a gradient, filled up to a multiple, at least one, by the shortest others."""
         needed = [key for key in batch.keys if self._values[key] != 0 and self._tokens[key]]
         size = max(1, -(-len(needed) // multiple)) * multiple
         lengths = dict(zip(batch.keys, (tag["seq_len"] for tag in batch.tags), strict=True))
@@ -395,8 +396,10 @@ class Run:
         return [key for key in batch.keys if key in chosen]
 
     def write_weights(self, part: KVBatchMeta, model: Any) -> None:
-        """Write the weight of each row that is learned from: its sign says whether it is stored, its size is the correction of
-        the rollout engine's log-probs times what makes up for a batch of another size than the host's."""
+        """Write the weight of each trained row: its sign marks stored rows, its size is a correction factor.
+
+        The factor corrects the rollout engine's log-probs, and a batch of another size than the host's.
+        """
         scale = self._scale(part, model)
         names = ["response_mask"]
         corrected = (self.config.algorithm.get("rollout_correction") or {}).get("rollout_is") is not None

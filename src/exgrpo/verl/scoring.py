@@ -1,4 +1,4 @@
-"""How stored trajectories look to the current policy: asked of verl's actor workers."""
+"""Stored trajectories under the current policy, measured by verl's actor workers."""
 
 import uuid
 from collections.abc import Sequence
@@ -21,11 +21,12 @@ NEEDED = ("prompts", "responses", "input_ids", "position_ids", "response_mask", 
 def measure(
     workers: Any, model: Any, prompts: Sequence[Sequence[int]], trajectories: Sequence[Trajectory]
 ) -> list[PolicyStats]:
-    """Measure trajectories behind their prompts under the policy that the workers hold: means over their own tokens; the
-    entropy in nats over the full vocabulary.
+    """Measure trajectories after their prompts under the policy that the workers hold.
+
+    Means over each completion's own tokens; the entropy in nats over the full vocabulary.
 
     Args:
-        workers: the actor's worker group, of which no rollout is under way.
+        workers: the actor's worker group; it must not be rolling out.
         model: verl's `actor_rollout_ref`.
         prompts: token ids of each.
         trajectories: to measure.

@@ -34,7 +34,7 @@ from ..registry import resolve_rules
 from ..replay import BY_THE_COIN
 from ..runtime.alarm_messages import WatchedRun
 from ..runtime.alarms import STOPPING, ReplayMonitor
-from ..runtime.checkpoint import CheckpointFacts
+from ..runtime.checkpoint import CheckpointRecord
 from ..runtime.metric_table import PREFIXES, hidden
 from . import checks
 from .columns import weight_positive_advantages
@@ -58,7 +58,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
     """
 
     trainer_mode = property(lambda self: "sync", lambda self, name: None)
-    """What the host branches on; its registry knows this class by another name."""
+    """The mode that the host branches on; its registry knows this class by another name."""
 
     def __init__(self, config: Any):
         checks.check_host_version()
@@ -100,7 +100,9 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.replay is not None:
-            self.replay.open(self._checkpoint_folder() if self.global_steps else None, self.global_steps)
+            record = self.replay.open(self._checkpoint_folder() if self.global_steps else None, self.global_steps)
+            if self._monitor is not None and record is not None and record.alarms is not None:
+                self._monitor.restore(record.alarms)
 
     def _checkpoint_folder(self) -> Path:
         """Return the folder that the host has resumed from."""
@@ -127,7 +129,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
                 self.replay.close(done)
 
     def _goes_on(self, done: int) -> bool:
-        """Whether another step follows after so many."""
+        """Return whether another step follows after so many."""
         epochs = done // self.steps_per_epoch < self.config.trainer.total_epochs
         return bool(epochs and done < self.total_training_steps and not self._stops)
 
@@ -158,8 +160,10 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
         return self.updates * self._rows_of_update(dp_size)
 
     def _rows_of_update(self, dp_size: int) -> int:
-        """Return of what number the rows of a mini-batch must be a multiple: of whole prompts in verl's count, and of whole
-        micro-batches on each rank."""
+        """Return the multiple that a mini-batch's row count must be.
+
+        Whole prompts in verl's count, and whole micro-batches on each rank.
+        """
         model = self.config.actor_rollout_ref
         sizes = [dp_size]
         if not model.actor.use_dynamic_bsz:
@@ -190,7 +194,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
         return batch
 
     def _rows_to_learn_from(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """Return the rows of a batch that have a gradient, balanced anew, and write the weights that make up for it."""
+        """Return the rows of a batch that have a gradient, balanced again, and write the weights that compensate."""
         assert self.replay is not None
         part = batch
         if self._skips_rows:
@@ -204,7 +208,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
 
     @contextlib.contextmanager
     def _mini_batches_of(self, rows: int) -> Iterator[None]:
-        """Let the host cut so many rows into as many mini-batches as a batch without stored rows beside its groups."""
+        """Make the host cut these rows into as many mini-batches as a batch without added rows."""
         model = self.config.actor_rollout_ref
         before = model.actor.ppo_mini_batch_size
         model.actor.ppo_mini_batch_size = rows // self.updates // model.rollout.n
@@ -252,7 +256,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
         )  # fmt: skip
 
     def _stop(self, reason: str) -> None:
-        """Let this be the last step."""
+        """Make this the last step."""
         if not self._stops:
             logger.warning("Training stops at step %d because of %s.", self.global_steps, reason)
         self._stops, self.total_training_steps = True, self.global_steps
@@ -267,7 +271,7 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
         super().on_step_end()
 
     def _report_idle(self) -> None:
-        """Say why nothing is replayed, once for each kind of reason; and that replay has started."""
+        """Log why nothing is replayed, once for each kind of reason; and that replay has started."""
         assert self.replay is not None
         reason, before = self.replay.idle_reason, self.replay.reported
         if reason is not None and reason.startswith(BY_THE_COIN):
@@ -282,14 +286,14 @@ class ExGRPOTrainer(PPOTrainerSync):  # type: ignore[misc]  # a class of the hos
     # Checkpoints ------------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
-        """The host's, which names it the latest when it is complete; the position in the log is there before."""
+        """Save the position in the log, then the host's checkpoint, which is the latest once complete."""
         if self.replay is not None:
             folder = self._folder_of_step()
             folder.mkdir(parents=True, exist_ok=True)
             position = self.replay.session.checkpoint(self.replay.planner, folder)
-            CheckpointFacts(
+            CheckpointRecord(
                 micro_step=0, world_size=1, generated_tokens=self.replay.generated_tokens, steps_of_earlier_calls=0,
-                log=position, in_block=False, shape=[],
+                log=position, in_block=False, shape=[], alarms=None if self._monitor is None else self._monitor.state(),
             ).write(folder)  # fmt: skip
         super()._save_checkpoint()
         self._saved_at = self.global_steps

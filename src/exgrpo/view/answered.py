@@ -26,10 +26,11 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A question and what a model made of it; `right` of `scorable` of `samples` completions, `decides` is the verifier that
-    says so.
+    """A question and a model's answers to it.
 
     Attributes:
+        samples, scorable, right: numbers of completions.
+        decides: the verifier that says which are right.
         key: the same for the same question and gold in every file.
         k, pass_k: the largest power of two at most half of the scorable completions, and Pass@k; None below four.
         disagree: completions that another verifier takes otherwise.
@@ -70,7 +71,7 @@ class Answered:
 
     @property
     def share(self) -> float | None:
-        """Of right completions."""
+        """Share of right completions among the scorable ones; None without any."""
         return self.right / self.scorable if self.scorable else None
 
     @property
@@ -99,7 +100,7 @@ class Filter:
 
 
 def filters_of(rows: Sequence[Answered]) -> dict[str, Filter]:
-    """By name; of several benchmarks one each."""
+    """Return the filters by name; with several benchmarks, one for each of them too."""
     found = {
         "all": Filter("all", "every question that was answered", lambda q, _: True),
         "solved": Filter("solved", STATES["solved"], lambda q, _: q.state == "solved"),
@@ -139,7 +140,7 @@ SORTS: Mapping[str, tuple[str, str, Callable[[dict[str, Any]], float]]] = {
 
 
 def sorts_of() -> dict[str, dict[str, str]]:
-    """The orders, for people."""
+    """Return label and meaning of every order."""
     return {name: {"label": label, "meaning": meaning} for name, (label, meaning, _) in SORTS.items()}
 
 
@@ -207,7 +208,7 @@ class AnsweredList:
         return [name for name, f in self._filters.items() if f.takes(row, self._shares(row))]
 
     def row(self, row: Answered) -> dict[str, Any]:
-        """What the list shows of a question."""
+        """Return what the list shows of a question."""
         others = [(name, theirs[row.key]) for name, theirs in self._others if row.key in theirs]
         first = others[0][1].share if others else None
         return {
@@ -241,9 +242,9 @@ def chosen_of(models: Sequence[Mapping[str, Answered]], count: int) -> list[str]
     found: dict[str, None] = {}
     while queues and len(found) < min(count, len(rows)):
         for queue in list(queues):
-            key = next((key for key in queue if key not in found), None)
-            if key is None:
+            new = next((key for key in queue if key not in found), None)
+            if new is None:
                 queues.remove(queue)
             elif len(found) < count:
-                found[key] = None
+                found[new] = None
     return list(found)

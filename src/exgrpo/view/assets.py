@@ -35,7 +35,7 @@ FILES: Mapping[str, str] = {
     name: TYPES["." + name.rpartition(".")[2]] + "; charset=utf-8"
     for name in ("index.html", *STYLES, *LIBRARIES, *(f"{module}.js" for module in MODULES))
 }
-"""What a browser may ask for, and of which type it is. Nothing else is ever read."""
+"""Files that a browser may request, with their types. No other file is ever read."""
 
 _IMPORT = re.compile(r"^import [^;]*? from \"\./[\w]+\.js\";\n", re.MULTILINE)
 _IMPORTED = re.compile(r"^import [^;]*?\"\./(\w+)\.js\";$", re.MULTILINE)
@@ -44,22 +44,25 @@ _EXPORT = re.compile(r"^export (?=(?:async )?function |const |let |class )", re.
 
 @cache
 def read(name: str) -> bytes:
-    """The content of one of `FILES`."""
+    """Return the content of one of `FILES`."""
     return files(__package__).joinpath("static", *name.split("/")).read_bytes()
 
 
 def styles() -> str:
-    """All styles as one text, for a page of one's own: `<style>{styles()}</style>`. Light and dark follow the reader."""
+    """Return all styles as one text, for a page of one's own: `<style>{styles()}</style>`.
+
+    Light and dark follow the reader.
+    """
     return "\n".join(read(name).decode() for name in STYLES)
 
 
 def page(kind: str) -> str:
-    """The page of a run, or of an evaluation: it differs in the module that it begins with."""
+    """Return the page of a run or of an evaluation: they differ in the module that they begin with."""
     return read("index.html").decode().replace("run_app.js", f"{APPS[kind]}.js")
 
 
 def modules_of(kind: str) -> list[str]:
-    """The modules of a page in their order."""
+    """Return the modules of a page in their order."""
     needed, found = [APPS[kind]], set[str]()
     while needed:
         found.add(module := needed.pop())
@@ -68,19 +71,21 @@ def modules_of(kind: str) -> list[str]:
 
 
 def program(kind: str = "run") -> str:
-    """The JavaScript of a page as one text without imports, in which every module's names are global: they differ, as a test
-    holds."""
+    """Return the JavaScript of a page as one text without imports.
+
+    Every module's names are global there, and a test keeps them distinct.
+    """
     parts = [_EXPORT.sub("", _IMPORT.sub("", read(f"{module}.js").decode())) for module in modules_of(kind)]
     return "\n".join(parts)
 
 
 def in_script(text: str) -> str:
-    """A JSON text that cannot end the script element it stands in."""
+    """Escape a JSON text, so that it cannot end the script element it stands in."""
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace(
         "\u2029", "\\u2029"
     )  # fmt: skip
 
 
 def digest(text: str) -> str:
-    """Of an inline script or style, as a Content-Security-Policy names it."""
+    """Return the digest of an inline script or style, as a Content-Security-Policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

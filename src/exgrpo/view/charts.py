@@ -1,4 +1,4 @@
-"""Which charts the page of a run has, in which order, and what it says where one is empty."""
+"""Charts of a run's page, their order, and the texts of empty ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Chart:
     hidden: bool = False
 
     def filled(self, lines: Sequence[dict[str, Any]], logged: bool) -> dict[str, Any]:
-        """With its lines, those without a single value left out."""
+        """Return the chart with its lines, without those that have no value."""
         lines = [line for line in lines if any(value is not None for value in line["y"])]
         why = "" if lines else self.empty or (NOT_LOGGED if logged else NO_TRAINING_LOG)
         return {

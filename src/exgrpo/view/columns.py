@@ -1,4 +1,4 @@
-"""Rows of a log as arrays that grow, read once and extended by what came since."""
+"""Rows of a log as arrays that grow, read once and extended with new rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ class Columns:
         self._arrays[name] = np.full(0, fill, kind)
 
     def extend(self, reader: LogReader, spans: Sequence[Span], after: int, until: int) -> slice:
-        """Read the rows of a lineage that came after an event, up to another; return where they are."""
+        """Read a lineage's rows after an event, up to another; return their places."""
         before = self._size
         for span in spans:
             first, last = max(span.first, after + 1), min(span.last, until)
@@ -95,7 +95,10 @@ class Columns:
         self._size = needed
 
     def _room(self, name: str, kind: str, needed: int) -> NDArray[Any]:
-        """A column with room for so many rows; it grows by an eighth: memory counts more here than copying."""
+        """Return a column with room for so many rows.
+
+        It grows by an eighth: memory counts more here than copying.
+        """
         array = self._arrays[name]
         if len(array) < needed:
             grown = np.empty(needed + needed // 8 + 16, kind)

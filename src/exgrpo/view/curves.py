@@ -14,14 +14,14 @@ HEAT_COLUMNS = 120
 
 
 def plain(values: Any, digits: int = 5) -> list[float | None]:
-    """Numbers as JSON knows them, rounded; NaN is None."""
+    """Round numbers for JSON; NaN becomes None."""
     array = np.asarray(values, np.float64)
     known = np.isfinite(array)
     return [float(f"{v:.{digits}g}") if k else None for v, k in zip(array.tolist(), known.tolist(), strict=True)]
 
 
 def series(name: str, label: str, unit: str, meaning: str, x: Any, y: Any, **more: Any) -> dict[str, Any]:
-    """One line of a chart."""
+    """Make one line of a chart."""
     return {
         "name": name,
         "label": label,
@@ -57,13 +57,13 @@ class Bins:
         return np.bincount(self.of(steps), values, self.size)
 
     def latest(self, steps: Array, values: Array) -> Array:
-        """The last value of each bin; of a bin without one that before it."""
+        """Return the last value of each bin; of an empty bin, the value before it."""
         place = np.searchsorted(self.of(steps), np.arange(self.size), side="right") - 1
         return np.where(place >= 0, values[np.maximum(place, 0)], np.nan) if len(values) else np.full(self.size, np.nan)
 
 
 def steps_of(history: History) -> Array:
-    """Steps at which generations began; of an export, which knows none, those at which things were stored."""
+    """Return steps at which generations began; of an export, which knows none, those at which things were stored."""
     for columns in (history.generations, history.observations, history.trajectories):
         if len(columns):
             return columns["step"]
@@ -71,7 +71,7 @@ def steps_of(history: History) -> Array:
 
 
 def charts_of(history: History) -> dict[str, list[dict[str, Any]]]:
-    """Series that a log gives, by the chart they belong to."""
+    """Return the series that a log gives, by the chart they belong to."""
     h, bins = history, Bins(steps_of(history))
     at = bins.x
 
@@ -144,7 +144,10 @@ def charts_of(history: History) -> dict[str, list[dict[str, Any]]]:
 
 
 def heat_map(history: History) -> dict[str, Any]:
-    """Questions by accuracy over steps: counts of rows (K + 2, the last of retired ones) for each of some steps."""
+    """Count questions by accuracy over steps.
+
+    Rows of K + 2 counts, the last of retired ones, for some of the steps.
+    """
     k, x = history.num_generations, Bins(steps_of(history), HEAT_COLUMNS).x
     counts = np.zeros((len(x), k + 2), int) if history.places is None else history.places.counts(x)
     return {"steps": x.tolist(), "rows": [*(f"{i}/{k}" for i in range(k + 1)), "retired"], "counts": counts.T.tolist()}
@@ -154,7 +157,7 @@ def heat_map(history: History) -> dict[str, Any]:
 
 
 def idle_marks(history: History, most: int = 60) -> list[dict[str, Any]]:
-    """Stretches of generations that replayed nothing, and why: runs of the same kind of reason."""
+    """Return stretches of generations that replayed nothing, and why: runs of the same kind of reason."""
     rows = history.generations
     words = history.generations.words["idle"]
     marks: list[dict[str, Any]] = []
@@ -184,7 +187,7 @@ def idle_marks(history: History, most: int = 60) -> list[dict[str, Any]]:
 
 
 def _longest(marks: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The first, the last and the longest of them, in their order."""
+    """Return the first, the last and the longest marks, in order."""
     if len(marks) <= most:
         return list(marks)
     kept = sorted(range(1, len(marks) - 1), key=lambda i: -marks[i]["count"])[: most - 2]

@@ -1,5 +1,7 @@
-"""An evaluation that is looked at: what one model answered, from the file of `exgrpo evaluate`, and answers to what the page
-asks. Models are shown beside each other as runs are."""
+"""One model's answers in an evaluation, from the file of `exgrpo evaluate`, as the page asks for them.
+
+Models are shown beside each other as runs are.
+"""
 
 import hashlib
 import json
@@ -24,14 +26,14 @@ WRITTEN_NOW = 120.0
 
 
 def evaluation_in(path: Path) -> Path | None:
-    """The file of the evaluation at a path; None where that is none, and of a folder that is a run's as well."""
+    """Return the file of the evaluation at a path; None where there is none, or where the folder is also a run's."""
     if path.is_dir():
         return path / FILE_NAME if (path / FILE_NAME).is_file() and not log_in(path).is_file() else None
     return path if path.name.endswith(FILE_NAME) and path.is_file() else None
 
 
 def open_evaluations(files: Sequence[Path]) -> list["Evaluation"]:
-    """One of each model in each file; each knows the others.
+    """Open one evaluation for each model of each file; each knows the others.
 
     Raises:
         ConfigurationError: a file cannot be read, or holds no completion.
@@ -53,7 +55,7 @@ def open_evaluations(files: Sequence[Path]) -> list["Evaluation"]:
 
 
 class Evaluation:
-    """What a model answered. Safe to use from several threads: one at a time, of all that are shown together.
+    """One model's answers. Safe to use from several threads: one at a time, of all that are shown together.
 
     Args:
         store: the file.
@@ -101,7 +103,7 @@ class Evaluation:
         return True
 
     def forget(self) -> None:
-        """What was made of an earlier state, of this model or another that is shown."""
+        """Drop what was computed from an earlier state of this model or of another that is shown."""
         self._made.clear()
 
     def _read(self) -> None:
@@ -127,7 +129,7 @@ class Evaluation:
 
     @property
     def growing(self) -> bool:
-        """Whether completions are missing, and the file was written a moment ago."""
+        """Tell whether completions are missing and the file was written a moment ago."""
         wanted = sum(self._benchmarks[one.benchmark]["num_samples"] for one in self._questions.values())
         there = sum(map(len, self._answers.values()))
         return there < wanted and time.time() - self.path.stat().st_mtime < WRITTEN_NOW
@@ -140,7 +142,7 @@ class Evaluation:
     # Answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, what: str, query: Mapping[str, str]) -> Any:
-        """What a path of the page's interface asks.
+        """Answer a path of the page's interface.
 
         Raises:
             NotThere: there is no such thing.
@@ -171,7 +173,7 @@ class Evaluation:
         return listed
 
     def chosen(self, count: int) -> list[int]:
-        """Some questions, the same of all models that answered them."""
+        """Choose questions, the same for all models that answered them."""
         keys = chosen_of([self.by_key, *(peer.by_key for peer in self.peers)], count)
         return [self.by_key[key].id for key in keys if key in self.by_key]
 
@@ -189,7 +191,7 @@ class Evaluation:
     # What a model did -------------------------------------------------------------------------------------------
 
     def tallies(self) -> dict[str, Tally]:
-        """Its answers by benchmark."""
+        """Return its answers by benchmark."""
 
         def make() -> dict[str, Tally]:
             found: dict[str, dict[int, list[Answer]]] = {}
@@ -222,7 +224,7 @@ class Evaluation:
         return rows
 
     def _differences(self) -> list[list[str]]:
-        """How it stands to the others of the same questions: to which, and in words."""
+        """Compare the model with the others on the same questions; return their names and the results in words."""
         found = []
         for peer in self.peers:
             for name, tally in self.tallies().items():
@@ -235,7 +237,7 @@ class Evaluation:
         return found
 
     def _same_questions(self, peer: "Evaluation", benchmark: str) -> bool:
-        """Whether what both answered of a benchmark under the same number is the same question."""
+        """Check that the questions of a benchmark that both answered under the same number are the same."""
         ours, theirs = (
             {row.number: row.key for row in one.by_key.values() if row.benchmark == benchmark} for one in (self, peer)
         )

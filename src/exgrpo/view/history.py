@@ -1,4 +1,4 @@
-"""What a log says of its newest branch, in memory: columns of its events, and how every question stands."""
+"""The newest branch of a log in memory: columns of its events, and the state of every question."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass
 class PerQuestion:
-    """How each question stands, (Q,) each, by its number in the log.
+    """State of each question, (Q,) each, by its number in the log.
 
     Args:
         seen: fresh groups with a scorable completion.
@@ -81,7 +81,7 @@ class PerQuestion:
 
 
 class History:
-    """All that happened on the newest branch of a log and its ancestors.
+    """The newest branch of a log and its ancestors, with everything that happened on them.
 
     Args:
         reader: of the log.
@@ -171,7 +171,7 @@ class History:
         self.sums = StepSums()
 
     def refresh(self, reader: LogReader) -> bool:
-        """Read what came since; returns whether anything did. The reader sees one moment."""
+        """Read new rows; return whether there were any. The reader sees a consistent state."""
         reader.branches = reader.read_branches()
         spans = reader.lineage()
         if not spans or spans == self._spans:
@@ -192,7 +192,7 @@ class History:
     def _read(self, reader: LogReader, spans: tuple[Span, ...], until: int) -> None:
         tables = [columns for columns in vars(self).values() if isinstance(columns, Columns)]
         new = {columns.table: columns.extend(reader, spans, self.end, until) for columns in tables}
-        learned = Columns(
+        trained = Columns(
             "learning",
             [
                 ("step", "step", "i4"),
@@ -201,8 +201,8 @@ class History:
                 *((n, n, "f4") for n in LEARNED),
             ],
         )
-        learned.extend(reader, spans, self.end, until)
-        self._learn(learned)
+        trained.extend(reader, spans, self.end, until)
+        self._train(trained)
         gone = Columns(
             "eviction", [("trajectory", "trajectory", "i8"), ("question", "question", "i4"), ("step", "step", "i4"),
                          ("reason", "reason", "i1")], ["reason"],
@@ -214,10 +214,10 @@ class History:
         for question, back in zip(rows["question"][new["retirement"]], rows["back"][new["retirement"]], strict=True):
             self.questions.retired[question] = not back
         self._follow(new["observation"], new["retirement"])
-        self._sum(new, learned, gone)
+        self._sum(new, trained, gone)
 
-    def _sum(self, new: Mapping[str, slice], learned: Columns, gone: Columns) -> None:
-        """Add what is new to the sums of its steps."""
+    def _sum(self, new: Mapping[str, slice], trained: Columns, gone: Columns) -> None:
+        """Add new rows to the sums of their steps."""
         add = self.sums.add
         rows = {
             name: new_of(columns, new[columns.table])
@@ -241,25 +241,25 @@ class History:
         add("age", replays("step"), replays("age"))
         self.sums.set("age_p90", *quantile_of_each(replays("step"), replays("age"), 0.9))
         for name in LEARNED:
-            add(name, learned["step"], learned[name])
-            add(f"{name}s", learned["step"], ~np.isnan(learned[name]))
+            add(name, trained["step"], trained[name])
+            add(f"{name}s", trained["step"], ~np.isnan(trained[name]))
         add("left", gone["step"])
         back = rows["retirements"]("back")
         add("retired", rows["retirements"]("step"), 1.0 - 2.0 * back)
 
-    def _learn(self, learned: Columns) -> None:
-        """Write what the loss said beside the replay that it said it of."""
-        if not len(learned):
+    def _train(self, trained: Columns) -> None:
+        """Write the statistics of the loss beside the replays that they belong to."""
+        if not len(trained):
             return
-        first = int(np.searchsorted(self.replays["generation"], learned["generation"].min()))
+        first = int(np.searchsorted(self.replays["generation"], trained["generation"].min()))
         replays = [self.replays[name][first:] for name in ("generation", "trajectory")]
         order = np.lexsort(replays[::-1])
         known = _keys(*(values[order] for values in replays))
-        wanted = _keys(learned["generation"], learned["trajectory"])
+        wanted = _keys(trained["generation"], trained["trajectory"])
         found = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
         same = np.flatnonzero(known[found] == wanted) if len(known) else np.empty(0, int)
         for name in LEARNED:
-            self.replays[name][first + order[found[same]]] = learned[name][same]
+            self.replays[name][first + order[found[same]]] = trained[name][same]
 
     def _observe(self, new: slice) -> None:
         rows, per = self.observations, self.questions
@@ -302,14 +302,14 @@ class History:
         np.maximum.at(per.replayed_at, question, self.replays["step"][replayed])
 
     def _follow(self, observed: slice, retired: slice) -> None:
-        """Let questions go from place to place; from the beginning where K became another."""
+        """Update the places of questions; from the start where K changed."""
         if self.places is None or self.places.k != self.num_generations:
             self.places = Places(self.num_generations)
             observed, retired = slice(0, len(self.observations)), slice(0, len(self.retirements))
         self.places.follow(self.observations, observed, self.retirements, retired, len(self.questions.groups))
 
     def places_of(self, ids: Array) -> Array:
-        """Of trajectories their places among the columns, -1 where they are not there; ids ascend along a lineage."""
+        """Return the places of trajectories among the columns, -1 where absent; ids ascend along a lineage."""
         known = self.trajectories["id"]
         if not len(known):
             return np.full(len(ids), -1)
@@ -330,7 +330,7 @@ class History:
         return max(1, self.origin.num_generations, widest)
 
     def buckets(self) -> Array:
-        """Of each question the bucket of its latest accuracy in 0..K, `UNSEEN` where it has none, (Q,)."""
+        """Return the bucket of each question's latest accuracy in 0..K, `UNSEEN` where it has none, (Q,)."""
         per = self.questions
         found = np.full(len(per.scorable), UNSEEN)
         seen = np.flatnonzero(per.seen)
@@ -339,18 +339,18 @@ class History:
 
 
 def new_of(columns: Columns, new: slice) -> Callable[[str], Array]:
-    """The new rows of columns, by name."""
+    """Return a function that gives the new rows of a column by name."""
     return lambda name: columns[name][new]
 
 
 def _keys(generation: Array, trajectory: Array) -> Array:
-    """Both in one value each, whose order is theirs."""
+    """Combine both into one value each, in their order."""
     found = np.empty(len(generation), [("generation", ">i8"), ("trajectory", ">i8")])
     found["generation"], found["trajectory"] = generation, trajectory
     return found.view("S16").ravel() if len(found) else found.view("S16")
 
 
 def size_of_numbers(reader: LogReader) -> int:
-    """One more than the highest number of a question."""
+    """Return one more than the highest number of a question."""
     (highest,) = next(reader.rows("SELECT coalesce(max(id), -1) FROM question"))
     return int(highest) + 1

@@ -1,4 +1,4 @@
-"""What the host logged of a run: from the file that the trainer writes beside the log, else from the newest checkpoint."""
+"""Metrics that the host logged: from the file that the trainer writes beside the log, else from the newest checkpoint."""
 
 import json
 import math
@@ -38,7 +38,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
     "gradient": {"grad_norm": "gradient"},
     "cut": {"completions/clipped_ratio": "cut"},
 }
-"""Which logged metrics stand in which chart, and how they are called there."""
+"""The logged metrics of each chart, with their labels."""
 
 
 class Metrics:
@@ -60,7 +60,7 @@ class Metrics:
         self._state_of: tuple[Path, float] | None = None
 
     def refresh(self) -> bool:
-        """Read what came since; returns whether anything did."""
+        """Read new rows; return whether there were any."""
         if self._folder is None:
             return False
         path = self._folder / FILE_NAME
@@ -115,7 +115,7 @@ class Metrics:
     # What follows -----------------------------------------------------------------------------------------------
 
     def series(self, name: str, label: str | None = None) -> dict[str, Any] | None:
-        """One logged metric as a line of a chart; None where it was never logged."""
+        """Return one logged metric as a line of a chart; None where it was never logged."""
         points = [(row["step"], row[name]) for row in self.rows if is_number(row.get(name))]
         if not points:
             return None
@@ -126,7 +126,7 @@ class Metrics:
         return {"name": name, "label": label or name, "unit": unit, "meaning": meaning, "x": list(x), "y": y}
 
     def charts(self) -> dict[str, list[dict[str, Any]]]:
-        """Lines by the chart they belong to; of evaluations and phases as many as were logged."""
+        """Return lines by the chart they belong to; of evaluations and phases as many as were logged."""
         found = {
             chart: [s for name in names if (s := self.series(name)) is not None] for chart, names in CHARTS.items()
         }
@@ -140,12 +140,12 @@ class Metrics:
         return found
 
     def clock(self) -> dict[str, list[Any]]:
-        """Generated tokens at steps, as far as they were logged."""
+        """Return generated tokens at steps, as far as they were logged."""
         line = self.series("fresh/generated_tokens")
         return {"steps": [], "tokens": []} if line is None else {"steps": line["x"], "tokens": line["y"]}
 
     def alarms(self, options: Mapping[str, Any], num_questions: int | None) -> list[dict[str, Any]]:
-        """What the trainer's alarms say to these rows, as marks on the time axis."""
+        """Return the alarms that the trainer would raise for these rows, as marks on the time axis."""
         monitor = ReplayMonitor()
         known = {name: options[name] for name in WatchedRun.__dataclass_fields__ if name in options}
         monitor.run = WatchedRun(**{**known, "num_questions": num_questions})
@@ -158,7 +158,7 @@ class Metrics:
 
 
 def described(name: str) -> tuple[str, str]:
-    """Unit and meaning of a metric; of one that nobody described its name says all."""
+    """Return unit and meaning of a metric; an undescribed one has only its name."""
     if (metric := metric_of(name)) is not None:
         return metric.unit, metric.meaning
     plain = name.removeprefix("eval_")
@@ -171,7 +171,7 @@ def is_number(value: object) -> bool:
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most so many points, each the mean of its neighbours."""
+    """Reduce to at most so many points, each the mean of its neighbours."""
     width = -(-len(points) // MOST_POINTS)
     if width == 1:
         return points

@@ -1,4 +1,4 @@
-"""What the next plan would do with each question: its bucket, the weight of that, and how likely it is to be drawn."""
+"""The next plan for each question: its bucket, the bucket's weight, and its probability of being drawn."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 class NextPlan:
-    """The question sampler of a run on its experience as it stands, without the choice among a question's trajectories.
+    """The question sampler of a run on its current experience, without the choice of trajectories.
 
     Args:
         history: of the run.
@@ -59,7 +59,7 @@ class NextPlan:
         return of_the_user(options_in(self._history.origin), QUESTION_SAMPLERS, "question_choice")
 
     def _buffer(self) -> ExperienceBuffer:
-        """One with what is known of the questions; its table of trajectories stays empty but for their counts."""
+        """Build a buffer with what is known of the questions; its table holds only counts of trajectories."""
         per, history = self._history.questions, self._history
         buffer = ExperienceBuffer(len(per.scorable), history.num_generations, self.config)
         seen = np.flatnonzero(per.seen)
@@ -93,7 +93,7 @@ class NextPlan:
             self.weight[places], self.chance[places] = chances[entry], np.where(pool.room > 0, each, np.nan)[entry]
 
     def of(self, question: int) -> dict[str, Any]:
-        """For people: bucket, weight, probability, or why there are none."""
+        """Describe a question for people: bucket, weight, probability, or why there are none."""
         per, k = self._history.questions, self._history.num_generations
         bucket = int(self._history.buckets()[question])
         found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Advantages and gradient weights of a run's objective, as tables: made once, in a process of its own, since torch is large."""
+"""Tables of advantages and gradient weights of a run's objective, made once in another process, since torch is large."""
 
 import math
 import multiprocessing
@@ -12,7 +12,7 @@ LIMIT, POINTS = 6.0, 121
 
 
 def table_of(options: Mapping[str, Any], k: int) -> dict[str, Any]:
-    """Ask the objective itself; imports torch.
+    """Compute the table with the objective itself; imports torch.
 
     Args:
         options: of the run; a rule of the user's own is not run.
@@ -61,7 +61,7 @@ def table_of(options: Mapping[str, Any], k: int) -> dict[str, Any]:
 
 
 def table_apart(options: Mapping[str, Any], k: int) -> dict[str, Any]:
-    """The table, made in another process, whose memory goes with it."""
+    """Compute the table in another process, so that its memory is freed."""
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             return pool.submit(table_of, dict(options), k).result(timeout=120)

@@ -14,7 +14,7 @@ from .texts import value_text
 
 
 def options_in(origin: Provenance) -> dict[str, Any]:
-    """As they were written; nothing where they cannot be read."""
+    """Return options as they were written; none where they cannot be read."""
     try:
         found = json.loads(origin.options or "{}")
     except ValueError:
@@ -23,7 +23,7 @@ def options_in(origin: Provenance) -> dict[str, Any]:
 
 
 def configs_of(options: dict[str, Any]) -> tuple[ReplayConfig, ObjectiveConfig]:
-    """What a run was configured with, as far as this version knows its options; the defaults for the rest."""
+    """Return a run's configuration as far as this version knows its options; defaults for the rest."""
     replay, objective = ReplayConfig(), ObjectiveConfig()
     for name, value in options.items():
         value = tuple(value) if isinstance(value, list) else value
@@ -46,7 +46,10 @@ def configs_of(options: dict[str, Any]) -> tuple[ReplayConfig, ObjectiveConfig]:
 
 
 def of_the_user(options: dict[str, Any], rules: Mapping[str, Any], *names: str) -> str | None:
-    """Why an option's rule cannot be asked here: it is code that a file names, which is never imported. None where it can."""
+    """Return why an option's rule cannot be called here, or None.
+
+    Code of the user that a file names is never imported.
+    """
     for name in names:
         rule = options.get(name)
         if rule is not None and rule not in tuple(rules):
@@ -66,7 +69,7 @@ def _names(config: type) -> set[str]:
 
 
 def described(origin: Provenance) -> dict[str, Any]:
-    """Every option with its value, its meaning, and what preset and default say."""
+    """Describe every option: its value, its meaning, and the values of preset and default."""
     options = options_in(origin)
     name = str(options.get("preset", ""))
     of_preset: dict[str, Any] = {}

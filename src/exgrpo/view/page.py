@@ -31,7 +31,7 @@ Answers = dict[str, Any]
 def write_page(
     runs: Sequence[Run] | Sequence[Evaluation], path: Path, questions: int = 200, most_bytes: int = 10_000_000
 ) -> str:
-    """Write the page of some runs into a file; returns what is in it, in words.
+    """Write the page of some runs into a file; return a description of its content.
 
     Args:
         runs: to show, or what models of an evaluation did.
@@ -53,7 +53,10 @@ _PLACE = "@@data@@"
 
 
 def _frame(kind: str) -> str:
-    """The page with everything but its data; every script and style is allowed by its digest, and nothing else is."""
+    """Return the page without its data.
+
+    Every script and style is allowed by its digest, and nothing else is.
+    """
     index = read("index.html").decode()
     style, scripts = styles(), [read(name).decode() for name in LIBRARIES]
     code = f"(() => {{\n{program(kind)}\n}})();\n"
@@ -94,7 +97,8 @@ class _Part:
     """
 
     def __init__(self, runs: Sequence[Run] | Sequence[Evaluation], room: int):
-        self._runs, self._room = runs, room
+        self._runs: Sequence[Run | Evaluation] = runs
+        self._room = room
         self._answers: Answers = {}
         self._lists: Answers = {}
         self._left_out: list[str] = []
@@ -124,7 +128,7 @@ class _Part:
         return {"about": about, "answers": self._answers, "questions": self._lists}
 
     def _add(self, path: str, value: Any) -> bool:
-        """Take an answer in, if there is room for it."""
+        """Add an answer, if there is room for it."""
         size = len(json.dumps(value, separators=(",", ":"))) * 103 // 100 + len(path) + 8
         if size > self._room:
             return False
@@ -145,7 +149,7 @@ class _Part:
         self._add(f"{number}/steps", {"rows": rows})
 
     def _questions(self, number: str, run: Run | Evaluation, ids: Sequence[int]) -> list[int]:
-        """Take questions in with their trajectories, the tokens of these as far as half of the room lasts."""
+        """Add questions with their trajectories, and tokens of these up to half of the room."""
         taken = []
         share = self._room // max(1, len(self._runs))
         for place, one in enumerate(ids):
@@ -207,7 +211,7 @@ def _shorter(trajectory: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(run: Run | Evaluation, count: int) -> list[int]:
-    """A quarter each of the hardest, the most replayed, the last retired, and of all others at random, in turns."""
+    """Choose questions in turns: the hardest, the most replayed, the last retired, and random ones, a quarter each."""
     if isinstance(run, Evaluation):
         return run.chosen(count)
     if run.history is None:

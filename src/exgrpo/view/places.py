@@ -16,7 +16,7 @@ AT_ONCE = 100_000
 
 
 class Places:
-    """Where every question is, and how that changed with every step.
+    """The place of every question, and its changes with every step.
 
     Args:
         k: completions of a group; the buckets are 0..K, and K + 1 is that of retired questions.
@@ -30,7 +30,7 @@ class Places:
         self._changes = np.empty((0, k + 2), "i4")
 
     def follow(self, observed: Columns, new: slice, retired: Columns, left: slice, questions: int) -> None:
-        """Take in further observations and retirements, in their order.
+        """Process further observations and retirements, in order.
 
         Args:
             observed, retired: columns with `seq`, `step` and `question`.
@@ -83,7 +83,7 @@ class Places:
         self._steps, self._changes = np.concatenate([self._steps, steps]), np.concatenate([self._changes, change])
 
     def counts(self, steps: Array) -> Array:
-        """How many questions were in each place when some steps, ascending, had passed, (n, K + 2)."""
+        """Count the questions in each place after each of some ascending steps, (n, K + 2)."""
         found = np.zeros((len(steps), self.k + 2), "i8")
         row = np.searchsorted(steps, self._steps)
         inside = row < len(steps)
@@ -92,7 +92,7 @@ class Places:
 
 
 def _carried(group: Array, values: Array, which: Array, before: Array) -> Array:
-    """Return of each event the value of the latest of some events of its group, up to it; `before[group]` where none came."""
+    """Carry each group's latest value forward to every event; `before[group]` where none came."""
     order = np.argsort(group, kind="stable")
     sorted_group, index = group[order], np.arange(len(group))
     first = np.r_[True, sorted_group[1:] != sorted_group[:-1]]

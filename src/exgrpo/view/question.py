@@ -19,7 +19,8 @@ from .texts import LONGEST, columns_of, cut, gold_of, messages_of
 MOST_GROUPS = 400
 """Fresh groups in a timeline, the latest."""
 MOST_TRAJECTORIES = 40
-"""With their text on the page of a question, those that are stored and the latest; the rest have a page of their own."""
+"""Trajectories shown with their text on the page of a question: stored ones and the latest; the rest have their own
+pages."""
 MOST_MEASURED = 60
 _COUNTS = ("groups", "completions", "solved", "stored", "ever", "replays", "lost", "regained")
 _SCORES = ("entropy", "nll", "drift")
@@ -44,7 +45,7 @@ class QuestionPage:
         self._origins = reader.origins()
 
     def question(self, number: int, plan: NextPlan) -> dict[str, Any] | None:
-        """Everything of a question; None where there is none of that number."""
+        """Return everything about a question; None where there is none of that number."""
         facts = facts_of(self._reader, [number]).get(number)
         if facts is None or number >= len(self._history.questions.groups):
             return None
@@ -83,7 +84,7 @@ class QuestionPage:
         return [{"step": int(rows["step"][p]), "back": bool(rows["back"][p])} for p in places]
 
     def _trajectories(self, number: int) -> list[dict[str, Any]]:
-        """Those that are stored and the latest, with their replays, in the order in which they were stored."""
+        """Return stored and latest trajectories with their replays, in the order of storing."""
         history, rows = self._history, self._history.trajectories
         places = np.flatnonzero(rows["question"] == number)
         is_stored, uses = rows["left"][places] == STORED, rows["uses"][places]
@@ -114,7 +115,7 @@ class QuestionPage:
     # A trajectory -----------------------------------------------------------------------------------------------
 
     def facts(self, number: int, whole: bool = False) -> dict[str, Any] | None:
-        """What is known of a trajectory, with its text, cut unless `whole`; None where it does not exist."""
+        """Return what is known of a trajectory, with its text, cut unless `whole`; None where it does not exist."""
         sql = f"SELECT {', '.join(_COLUMNS)}, question FROM trajectory WHERE id = ?"
         row = next(self._reader.rows(sql, (number,)), None)
         if row is None:
@@ -140,7 +141,7 @@ class QuestionPage:
         return text, None
 
     def tokens(self, number: int) -> dict[str, Any] | None:
-        """Every token of a trajectory with its log-prob under the policy that generated it, and how it looked later."""
+        """Return every token of a trajectory with its behaviour log-prob, and later measurements."""
         facts = self.facts(number, whole=True)
         if facts is None:
             return None
@@ -165,7 +166,7 @@ class QuestionPage:
 
 
 def _readable(text: str, question: int) -> str:
-    """A text that a browser lays out at once; where the rest is."""
+    """Cut a text to what a browser lays out at once; say where the rest is."""
     more = len(text) - LONGEST
     return (
         text if more <= 0 else f"{text[:LONGEST]} … ({more:,} more characters: exgrpo experience show RUN q:{question})"
@@ -173,7 +174,7 @@ def _readable(text: str, question: int) -> str:
 
 
 def _named(rewards: str, origin: Provenance) -> list[dict[str, Any]]:
-    """Rewards by the function that gave them, as far as the origin names them."""
+    """Return rewards by the function that gave them, as far as the origin names them."""
     try:
         values = json.loads(rewards)
     except ValueError:

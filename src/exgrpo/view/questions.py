@@ -20,7 +20,7 @@ OFTEN = 5
 TRIED = 2
 """Fresh groups without any success from which a question counts as hopeless."""
 POINTS = 48
-"""Of a small curve, the latest."""
+"""Latest points of a small curve."""
 
 FILTERS: Mapping[str, tuple[str, Callable[[Any], Array]]] = {
     "all": ("every question that was seen", lambda q: q.groups > 0),
@@ -42,12 +42,12 @@ FILTERS: Mapping[str, tuple[str, Callable[[Any], Array]]] = {
 LABELS = {
     "relearned": "solved again", "often": "replayed often", "never_stored": "never stored", "disagree": "verifiers disagree",
 }  # fmt: skip
-"""Of filters whose name is not what people read."""
+"""Labels of filters whose name is not for people."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """By what questions are sorted.
+    """A sort order of questions.
 
     Args:
         label, meaning: for people.
@@ -60,7 +60,7 @@ class Order:
 
 
 def share(part: Array, whole: Array) -> Array:
-    """Shares, and above all of them where there is no whole."""
+    """Return shares, and a value above all of them where there is no whole."""
     return np.where(whole > 0, part / np.maximum(whole, 1), 2.0)
 
 
@@ -111,7 +111,7 @@ class QuestionList:
         self, reader: LogReader, search: str = "", only: str = "all", sort: str = "number", descending: bool = False,
         start: int = 0, count: int = PAGE,
     ) -> dict[str, Any]:  # fmt: skip
-        """Rows of one page, how many there are in all, and how many each filter takes."""
+        """Return the rows of one page, how many there are in all, and how many each filter takes."""
         count, start = max(1, min(count, LARGEST_PAGE)), max(0, start)
         numbers = np.flatnonzero(self.mask(only))
         if search.strip():
@@ -129,7 +129,7 @@ class QuestionList:
         }  # fmt: skip
 
     def mask(self, only: str) -> Array:
-        """Which questions a filter takes, (Q,)."""
+        """Return which questions a filter takes, (Q,)."""
         mask: Array = FILTERS[only][1](self._history.questions)
         if only == "disagree" and self._disagree is not None:
             mask = mask.copy()
@@ -144,7 +144,7 @@ class QuestionList:
         return f"No question passes this filter{f' and holds “{search.strip()}”' if search.strip() else ''}."
 
     def _search(self, reader: LogReader, text: str) -> Array:
-        """Numbers of questions by their text, columns, key or number; the latest searches are remembered."""
+        """Find questions by their text, columns, key or number; the latest searches are cached."""
         if text not in self._found:
             if len(self._found) > 8:
                 self._found.clear()
@@ -167,7 +167,7 @@ class QuestionList:
         return self._found[text]
 
     def rows(self, reader: LogReader, numbers: Array) -> list[dict[str, Any]]:
-        """What the list shows of questions, in the order given."""
+        """Return the list's rows of questions, in the order given."""
         per, k = self._history.questions, self._history.num_generations
         curves, buckets = self._curves(numbers), self._history.buckets()
         facts = facts_of(reader, numbers.tolist())
@@ -189,7 +189,7 @@ class QuestionList:
         return rows
 
     def _curves(self, numbers: Array) -> dict[int, list[list[float]]]:
-        """Accuracies of the latest fresh groups of some questions: step and share right."""
+        """Return step and accuracy of the latest fresh groups of some questions."""
         rows = self._history.observations
         wanted = np.zeros(len(self._history.questions.groups), bool)
         wanted[numbers] = True
@@ -204,12 +204,12 @@ class QuestionList:
 
 
 def sorts() -> dict[str, dict[str, str]]:
-    """The orders, for people."""
+    """Return the orders, for people."""
     return {name: {"label": order.label, "meaning": order.meaning} for name, order in SORTS.items()}
 
 
 def state_of(per: Any, number: int, bucket: int, k: int) -> tuple[str, str]:
-    """One word for how a question stands, and what it means."""
+    """Return the state of a question in one word, and what it means."""
     word = _word(per, number, bucket, k)
     return word, STATES[word]
 
@@ -225,12 +225,12 @@ def _word(per: Any, number: int, bucket: int, k: int) -> str:
 
 
 def facts_of(reader: LogReader, numbers: list[int]) -> dict[int, tuple[Any, ...]]:
-    """Prompt, columns, key and problem type of questions."""
+    """Return prompt, columns, key and problem type of questions."""
     marks = ", ".join("?" * len(numbers))
     sql = f"SELECT id, prompt, columns, key, problem_type FROM question WHERE id IN ({marks})"
     return {row[0]: row[1:] for row in reader.rows(sql, numbers)}
 
 
 def _as_in_json(text: str) -> str:
-    """A text as it stands inside a JSON value that was written with escapes."""
+    """Escape a text as inside a JSON value."""
     return json.dumps(text)[1:-1]

@@ -27,7 +27,7 @@ from .question import QuestionPage
 from .questions import FILTERS, LABELS, SORTS, QuestionList, sorts
 
 AUDIT = "audit.json"
-"""Beside the log: what `exgrpo rewards audit RUN --json` printed."""
+"""File beside the log: the output of `exgrpo rewards audit RUN --json`."""
 TIME_LIMIT = 10.0
 """Seconds that a request may read the log."""
 FRESH = 0.5
@@ -36,7 +36,7 @@ _TICK = 20_000
 
 
 class NotThere(ExGRPOError):
-    """What was asked for does not exist; the message is for people."""
+    """The requested object does not exist; the message is for people."""
 
 
 class Run:
@@ -103,7 +103,7 @@ class Run:
 
     @contextlib.contextmanager
     def _moment(self, reader: LogReader, limit: float | None = TIME_LIMIT) -> Iterator[None]:
-        """See one moment of the log, for a limited time, so that its writer is never kept from tidying up."""
+        """Read a consistent state of the log, for a limited time, so that its writer can checkpoint."""
         end = None if limit is None else time.monotonic() + limit
         reader.connection.set_progress_handler(lambda: int(end is not None and time.monotonic() > end), _TICK)
         with explained(reader.path, "reading"):
@@ -130,7 +130,7 @@ class Run:
             self._seen = time.monotonic()
 
     def _once(self, name: str, make: Any) -> Any:
-        """What is made once for a state of the log."""
+        """Make a value once per state of the log."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -144,7 +144,7 @@ class Run:
     # Answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, what: str, query: Mapping[str, str]) -> Any:
-        """What a path of the page's interface asks of this run.
+        """Answer a path of the page's interface.
 
         Raises:
             NotThere: there is no such thing.
@@ -199,7 +199,7 @@ class Run:
         )  # fmt: skip
 
     def question_rows(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Rows of the list for some questions, each with the filters that take it; all filters; all orders."""
+        """Return list rows of some questions, each with the filters that take it; all filters; all orders."""
         assert self.history is not None and self._reader is not None
         with self._lock, self._moment(self._reader):
             listed = QuestionList(self.history, self.disagree())
@@ -212,7 +212,7 @@ class Run:
         return {"rows": rows, "filters": filters, "sorts": sorts()}
 
     def _same(self, reader: LogReader, key: str) -> Any:
-        """The question of a key that another run has."""
+        """Return the question of a key that another run has."""
         row = next(reader.rows("SELECT id FROM question WHERE key = ?", (key,)), None)
         return None if row is None else {"id": row[0]}
 
@@ -223,7 +223,7 @@ class Run:
         return plan
 
     def disagree(self) -> frozenset[int] | None:
-        """Questions whose verifiers disagree, by an audit that lies beside the log."""
+        """Return questions whose verifiers disagree, by an audit that lies beside the log."""
         folder = self.path if self.path.is_dir() else self.path.parent
         try:
             found = json.loads((folder / AUDIT).read_text(encoding="utf-8"))["found"]
@@ -232,7 +232,10 @@ class Run:
             return None
 
     def objective(self) -> dict[str, Any]:
-        """Advantages and gradient weights, as the objective of this run has them; takes seconds once, and holds nobody up."""
+        """Return advantages and gradient weights of this run's objective.
+
+        Takes seconds once, and blocks nobody.
+        """
         if self.history is None:
             return {"why": "the run keeps no log"}
         with self._asking:
@@ -242,7 +245,7 @@ class Run:
 
     @property
     def growing(self) -> bool:
-        """Whether a process writes the log now, as far as can be told from beside it."""
+        """True if a process writes the log now, as far as can be told from beside it."""
         owner = None if self._experience is None else owner_of(self._experience.log)
         return owner is not None and not owner.is_gone
 
@@ -266,7 +269,7 @@ class Run:
         }  # fmt: skip
 
     def _of_metrics(self, marks: list[dict[str, Any]]) -> dict[str, Any]:
-        """What is known of a run without a log."""
+        """Return what is known of a run without a log."""
         clock = self.metrics.clock()
         counts = [("optimizer steps", self.metrics.rows[-1]["step"], "optimizer steps done")]
         counts += [
@@ -323,7 +326,7 @@ def _counted(rows: Sequence[tuple[str, int, str]]) -> list[dict[str, Any]]:
 
 
 def number_in(text: str) -> int:
-    """A number of the page's interface.
+    """Read a number of the page's interface.
 
     Raises:
         NotThere: it is none.

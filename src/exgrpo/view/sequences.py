@@ -15,7 +15,7 @@ def last_of_each(group: Array) -> tuple[Array, Array]:
 
 
 def previous_of_each(group: Array, values: Array, before: Array) -> Array:
-    """Return of each event the value of the one before it in its group, (n,); `before[group]` for the first of a group."""
+    """Return for each event the previous value in its group, (n,); `before[group]` for the first."""
     order = np.argsort(group, kind="stable")
     sorted_group, sorted_values = group[order], values[order]
     found = np.empty(len(group), np.result_type(values, before))

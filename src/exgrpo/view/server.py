@@ -1,4 +1,4 @@
-"""A small server of the page for one reader on this machine: it only reads, and only answers who knows its address."""
+"""A small read-only server of the page, for one reader on this machine who knows its address."""
 
 import hmac
 import json
@@ -63,7 +63,7 @@ class ViewServer(ThreadingHTTPServer):
         self.address = f"http://{shown}:{number}/{self.token}/"
 
     def _bind(self, host: str, port: int | None) -> None:
-        """Take the port that was asked for, or the next free one."""
+        """Bind the requested port, or the next free one."""
         first = FIRST_PORT if port is None else port
         ports = [0] if first == 0 else range(first, min(first + PORTS, 65_536))
         for candidate in ports:
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _refusal(self) -> str | None:
-        """Why a request is not answered: its host, where it comes from, or that it lacks the token."""
+        """Return why a request is refused: its host, where it comes from, or that it lacks the token."""
         if len(self.path) > LONGEST_ADDRESS:
             return "the address is too long"
         if self.headers.get("Host", "") not in self.server.hosts:
@@ -163,4 +163,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the address holds the token."""
+        """Log nothing: the address holds the token."""

@@ -11,11 +11,10 @@ from .questions import facts_of
 from .texts import CUT, cut, said
 
 PAGE = 100
-BINS = 400
 
 
 def generations(history: History, start: int | None = None, count: int = PAGE) -> dict[str, Any]:
-    """A page of generations, the latest by default, and the share of replayed groups over all of them."""
+    """Return a page of generations, the latest by default, and the overall share of replayed groups."""
     rows, words = history.generations, history.generations.words["idle"]
     total = len(rows)
     start = max(0, total - count) if start is None else max(0, min(start, total))
@@ -28,7 +27,7 @@ def generations(history: History, start: int | None = None, count: int = PAGE) -
 
 
 def generation(history: History, reader: LogReader, number: int) -> dict[str, Any] | None:
-    """Groups of a generation; None where there is none of that number."""
+    """Return the groups of a generation; None where there is none of that number."""
     rows = history.generations
     places = np.flatnonzero(rows["generation"] == number)
     if not len(places):

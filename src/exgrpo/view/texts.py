@@ -10,19 +10,19 @@ LONGEST = 60_000
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning of a long text."""
+    """Return the beginning of a long text."""
     return text if len(text) <= most else text[:most].rstrip() + " …"
 
 
 def said(prompt: str | None) -> str:
-    """A prompt as one line for a list: of messages what the user said last."""
+    """Return a prompt as one line for a list: of messages, the user's last."""
     messages = messages_of(prompt)
     users = [text for role, text in messages if role == "user"] or [text for _, text in messages]
     return " ".join(users[-1].split()) if users else ""
 
 
 def messages_of(prompt: str | None) -> list[tuple[str, str]]:
-    """A prompt as messages, each its role and text; of a plain text one without a role."""
+    """Return a prompt as messages, each its role and text; a plain text is one without a role."""
     try:
         found = json.loads(prompt or "")
         return [
@@ -33,7 +33,7 @@ def messages_of(prompt: str | None) -> list[tuple[str, str]]:
 
 
 def columns_of(text: str | None) -> dict[str, str]:
-    """The other columns of a question, values as texts."""
+    """Return the other columns of a question, values as texts."""
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -47,12 +47,12 @@ def columns_of(text: str | None) -> dict[str, str]:
 
 
 def gold_of(columns: dict[str, str]) -> str | None:
-    """What counts as the right answer, as far as a name says so."""
+    """Return the right answer, as far as a column's name identifies it."""
     return next(
         (columns[name] for name in ("answer", "solution", "gold", "ground_truth", "target") if name in columns), None
     )
 
 
 def value_text(value: Any) -> str:
-    """An option's value."""
+    """Return an option's value as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

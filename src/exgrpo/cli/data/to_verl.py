@@ -9,7 +9,7 @@ from ..main import UsageError
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     path = Path(args.output).expanduser()
     if path.suffix != ".parquet":
         raise UsageError(f"--output must be a .parquet file, which is what verl reads, but is {args.output}.")

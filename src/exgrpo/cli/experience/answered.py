@@ -1,4 +1,4 @@
-"""Which question each completion of some data answers: one of the run's, or one that the data bring themselves."""
+"""Match completions to questions: the run's, or ones that the data bring themselves."""
 
 import json
 from collections import defaultdict
@@ -15,7 +15,7 @@ from ...tasks.datasets import PromptForm, answer_of, columns_of, find_column
 from ...trl.demonstrations import Demonstration
 from ..arguments import ScriptArguments
 from ..main import UsageError
-from ..training import Material, Settings, load_material
+from ..training import RunInputs, Settings, load_inputs
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Answered:
         name: of the data.
         rows: how many these have.
         bad: of those that cannot be used what is wrong, with the place.
-        material: the questions that are answered, and the reward functions.
+        inputs: the questions that are answered, and the reward functions.
         demonstrations: the completions.
         left_out: why other completions are none -> their places.
     """
@@ -34,14 +34,16 @@ class Answered:
     name: str
     rows: int
     bad: list[str]
-    material: Material
+    inputs: RunInputs
     demonstrations: list[Demonstration] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 def read_answered(settings: Settings, source: str, completion_column: str | None) -> Answered:
-    """Read completions. Where the settings name a dataset or a task, their questions are those of that, found by their
-    prompts; else the data bring questions and answers.
+    """Read completions and match them to questions.
+
+    Where the settings name a dataset or a task, questions are matched by their prompts; else the data bring questions
+    and answers.
 
     Args:
         settings: of a run.
@@ -56,12 +58,12 @@ def read_answered(settings: Settings, source: str, completion_column: str | None
     form = PromptForm(script.prompt_template, script.system_prompt, script.conversational)
     if script.task is None and script.dataset_name is None:
         return _own(settings, _read(source, script, completion_column, script.question_column), form, name)
-    material = load_material(settings, held_out=False)
+    inputs = load_inputs(settings, held_out=False)
     try:
         found = _read(source, ScriptArguments(), completion_column, script.question_column)
     except DatasetError:  # that is the dataset's column
         found = _read(source, ScriptArguments(), completion_column, None)
-    return _of_run(material, found, form, name)
+    return _of_run(inputs, found, form, name)
 
 
 def _read(source: str, script: ScriptArguments, completion_column: str | None, question: str | None) -> AnsweredRows:
@@ -76,7 +78,7 @@ def _read(source: str, script: ScriptArguments, completion_column: str | None, q
 
 
 def _own(settings: Settings, found: AnsweredRows, form: PromptForm, name: str) -> Answered:
-    """The data's own questions and answers."""
+    """Use the data's own questions and answers."""
     script = settings.script
     rewards = [get_reward(function) for function in script.reward_funcs or ()]
     if not rewards:
@@ -104,16 +106,16 @@ def _own(settings: Settings, found: AnsweredRows, form: PromptForm, name: str) -
     total = len(found.rows) + len(found.bad)
     if not questions:
         raise DatasetError(f"{found.source}: none of {total:,} rows can be used. The first: {bad[0]}")
-    material = Material(Dataset.from_list(questions), None, rewards, None)
-    return Answered(name, total, bad, material, _each(read))
+    inputs = RunInputs(Dataset.from_list(questions), None, rewards, None)
+    return Answered(name, total, bad, inputs, _each(read))
 
 
-def _of_run(material: Material, found: AnsweredRows, form: PromptForm, name: str) -> Answered:
-    """The run's questions, those that are answered, by their prompts."""
+def _of_run(inputs: RunInputs, found: AnsweredRows, form: PromptForm, name: str) -> Answered:
+    """Use the run's questions that are answered, matched by their prompts."""
     places: dict[str, list[int]] = defaultdict(list)
-    for place, prompt in enumerate(material.train["prompt"]):
+    for place, prompt in enumerate(inputs.train["prompt"]):
         places[_key(prompt)].append(place)
-    result = Answered(name, len(found.rows) + len(found.bad), list(found.bad), material)
+    result = Answered(name, len(found.rows) + len(found.bad), list(found.bad), inputs)
     read, answered = list[tuple[AnsweredRow, int]](), dict[int, int]()
     for row in found.rows:
         try:
@@ -130,13 +132,13 @@ def _of_run(material: Material, found: AnsweredRows, form: PromptForm, name: str
             )
             result.left_out[reason] += [row.place] * len(row.completions)
     if not answered:
-        here, there = repr(_first(found, form))[:200], repr(material.train[0]["prompt"])[:200]
+        here, there = repr(_first(found, form))[:200], repr(inputs.train[0]["prompt"])[:200]
         raise DatasetError(
             f"{found.source}: none of its {result.rows:,} questions is one of the run's. They are compared as prompts: the "
             f"first is {here}, the run's first {there}. Give the run's prompt_template, system_prompt and conversational, and "
             "a question column with the question alone."
         )
-    material.train = material.train.select(list(answered))
+    inputs.train = inputs.train.select(list(answered))
     result.demonstrations = _each(read)
     return result
 

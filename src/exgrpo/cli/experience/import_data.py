@@ -29,11 +29,11 @@ NOT_OF_AN_IMPORT = (
     "resume_from_checkpoint", "deepspeed", "fsdp", "fsdp_config", "accelerator_config", "use_vllm", "push_to_hub", "run_name",
     "max_generated_tokens", "num_iterations", "eval_strategy", "load_best_model_at_end", "env",
 )  # fmt: skip
-"""Options of a run that decide nothing of what is imported, and may not fit one process that does not train."""
+"""Options of a run that do not affect an import, and may not suit one process that does not train."""
 
 
 def import_data(args: argparse.Namespace) -> int:
-    """The command, where DATA is no exported folder."""
+    """Run the command where DATA is no exported folder."""
     require("trl", "trl", "Importing completions")
     require("datasets", "trl", "Importing completions")
     into = log_path(args.run, must_exist=False)
@@ -49,15 +49,15 @@ def import_data(args: argparse.Namespace) -> int:
         )
     from ...trl.demonstrations import Demonstrations
     from ...trl.quiet import quiet_host
-    from ..training import check_material, make_trainer
+    from ..training import check_inputs, make_trainer
 
     with tempfile.TemporaryDirectory(prefix="exgrpo-") as folder, quiet_host():
         settings, rows = settings_of(args, folder)
         data = read_answered(settings, args.folder, args.completion_column)
         if data.bad and not settings.script.drop_incomplete:
             raise DatasetError(_complaint(data))
-        check_material(settings, data.material)
-        trainer = make_trainer(settings, data.material)
+        check_inputs(settings, data.inputs)
+        trainer = make_trainer(settings, data.inputs)
         made = Demonstrations(trainer, data.demonstrations, not args.no_end_token, not args.no_accuracy)
         context = made.context
         _refuse_another(into, context.provenance())
@@ -79,7 +79,7 @@ def import_data(args: argparse.Namespace) -> int:
 
 
 def settings_of(args: argparse.Namespace, folder: str) -> tuple[Any, int]:
-    """The run's settings for one process that does not train, and how many completions go through the model at once."""
+    """Return the run's settings for one process that does not train, and the batch size of forwards."""
     from ..training import parse
 
     recipe = read_recipe(args.config) if args.config else {}
@@ -138,17 +138,17 @@ def _has_no_accelerator() -> bool:
 
 
 def _complaint(data: Answered) -> str:
-    """The rows that are not as they must be, some of them by name."""
+    """Describe the invalid rows, some of them by name."""
     more = len(data.bad) - MOST_NAMED
     named = "\n".join(f"  {bad}" for bad in data.bad[:MOST_NAMED]) + (f"\n  and {more:,} more" if more > 0 else "")
     return (
-        f"{data.name}: {len(data.bad):,} of {data.rows:,} rows are not as they must be. Mend them, or leave them out with "
+        f"{data.name}: {len(data.bad):,} of {data.rows:,} rows are invalid. Fix them, or leave them out with "
         f"--drop_incomplete:\n{named}"
     )
 
 
 def _refuse_another(into: Path, origin: Provenance) -> None:
-    """A log in which nothing of this could be used."""
+    """Refuse a log in which nothing of this could be used."""
     if not into.is_file():
         return
     with LogReader(into) as reader:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...archive.opened import one_moment
+from ...archive.opened import consistent_reader
 from ...experience.buffer import ExperienceBuffer
 from ...experience.difficulty import buckets_of
 from ...log import LogReader, rebuild
@@ -15,14 +15,14 @@ from ...log.connection import owner_of
 from ...log.rebuild import empty_buffer
 from ...log.records import Provenance
 from . import ROWS, log_path
-from .output import bar, counted, prompt_text, quantity, write, write_facts, write_json, write_table
+from .output import bar, counted, prompt_text, quantity, write, write_fields, write_json, write_table
 
 QUANTILES = (0, 10, 50, 90, 100)
 RECENT = 20
 
 
 def writer_of(path: Path) -> dict[str, Any] | None:
-    """Who writes a log now, as far as can be told without disturbing it."""
+    """Return who writes a log now, as far as can be told without disturbing it."""
     owner = owner_of(path)
     if owner is None or owner.is_gone:
         return None
@@ -34,7 +34,7 @@ def writer_of(path: Path) -> dict[str, Any] | None:
 
 def stats(args: argparse.Namespace) -> int:
     path = log_path(args.run)
-    with one_moment(path) as reader:
+    with consistent_reader(path) as reader:
         found = describe(reader)
     if args.json:
         write_json(found)
@@ -44,7 +44,7 @@ def stats(args: argparse.Namespace) -> int:
 
 
 def describe(reader: LogReader) -> dict[str, Any]:
-    """Everything that `stats` shows; keys are always the same."""
+    """Return everything that `stats` shows; keys are always the same."""
     path, position = reader.path, reader.position()
     origins = reader.origins()
     lineage = {span.branch for span in reader.lineage()}
@@ -109,7 +109,7 @@ def _trajectory_counts(reader: LogReader, buffer: ExperienceBuffer) -> dict[str,
 
 
 def _imported(reader: LogReader) -> list[dict[str, Any]]:
-    """How many trajectories that are stored came from which data."""
+    """Count stored trajectories by the data they were imported from."""
     origins = reader.origins()
     if not any(origin.source for origin in origins.values()):
         return []
@@ -122,7 +122,7 @@ def _imported(reader: LogReader) -> list[dict[str, Any]]:
 
 
 def _accuracy(buffer: ExperienceBuffer) -> list[dict[str, Any]]:
-    """Questions by their accuracy, in buckets of 1 / K."""
+    """Count questions by accuracy, in buckets of 1 / K."""
     k, stats = buffer.num_generations, buffer.questions
     observed, replayable = (
         np.bincount(buckets_of(stats.successes[questions], stats.scorable[questions], k), minlength=k + 1)
@@ -177,7 +177,7 @@ def as_text(found: dict[str, Any]) -> None:
     writer = log["writer"]
     q, t, r = found["questions"], found["trajectories"], found["replay"]
     left = ", ".join(f"{count:,} {reason}" for reason, count in t["left"].items())
-    write_facts(
+    write_fields(
         {
             "log": log["path"],
             "id": f"{log['id']}, created {log['created']}" + (f", pruned {log['pruned']}" if log["pruned"] else ""),
@@ -252,7 +252,7 @@ def questions(args: argparse.Namespace) -> int:
     wanted = " AND ".join(f"({text})" for text, given in filters.items() if given) or "1"
     sql = f"SELECT {', '.join(_FIELDS)} FROM questions WHERE {wanted} ORDER BY {_ORDER[args.sort]} LIMIT ?"
     limit = args.limit if args.limit is not None else 0 if args.json else ROWS
-    with one_moment(log_path(args.run)) as reader:
+    with consistent_reader(log_path(args.run)) as reader:
         rows = [dict(zip(_FIELDS, row, strict=True)) for row in reader.rows(sql, (min(limit, 2**63 - 1) or -1,))]
         (number,) = next(reader.rows(f"SELECT count(*) FROM questions WHERE {wanted}"))
     for row in rows:

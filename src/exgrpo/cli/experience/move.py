@@ -4,8 +4,8 @@ import argparse
 import shlex
 from pathlib import Path
 
-from ...archive import maintenance as upkeep
-from ...archive.dataset_card import CARD, facts_of_card
+from ...archive import maintenance
+from ...archive.dataset_card import CARD, metadata_of_card
 from ...archive.decoding import Decoder
 from ...archive.layout import TRAJECTORIES
 from ...archive.parquet import export as export_to
@@ -49,31 +49,31 @@ def import_(args: argparse.Namespace) -> int:
         return import_data(args)
     if given := [word for word in (*args.of_train, *_of_data(args)) if word.startswith("--")]:
         raise UsageError(f"{given[0]} has no effect on an exported folder, which is taken over as it is. Remove it.")
-    return _gathered(upkeep.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
+    return _gathered(maintenance.import_folder(args.folder, log_path(args.run, must_exist=False)), args)
 
 
 def _of_data(args: argparse.Namespace) -> list[str]:
-    """The options given that only completions take."""
+    """List given options that only completions take."""
     names = ("model", "config", "completion_column", "no_end_token", "no_accuracy", "dry_run")
     return [f"--{name}" for name in names if getattr(args, name)] + ["--log_probs"] * (args.log_probs != "forward")
 
 
 def _is_export(folder: str) -> bool:
-    return facts_of_card(Path(folder).expanduser() / CARD) is not None
+    return metadata_of_card(Path(folder).expanduser() / CARD) is not None
 
 
 def _is_meant_as_export(folder: str) -> bool:
-    """Whether it is one, or lacks what makes it one: an unfinished export, or its card without facts."""
+    """Return whether a folder is an export, or an incomplete one: unfinished, or its card without metadata."""
     return _is_export(folder) or (Path(folder).expanduser() / TRAJECTORIES).is_dir()
 
 
 def merge(args: argparse.Namespace) -> int:
     into = Path(args.into).expanduser()
     into = into if into.suffix == ".db" else into / FILE_NAME
-    return _gathered(upkeep.merge([log_path(run) for run in args.runs], into), args)
+    return _gathered(maintenance.merge([log_path(run) for run in args.runs], into), args)
 
 
-def _gathered(report: upkeep.Gathered, args: argparse.Namespace) -> int:
+def _gathered(report: maintenance.Gathered, args: argparse.Namespace) -> int:
     if args.json:
         write_json(gathered_as_json(report))
     else:
@@ -85,7 +85,7 @@ def prune(args: argparse.Namespace) -> int:
     folders = [Path(folder).expanduser() for folder in args.checkpoints]
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UsageError(f"--checkpoints: there is no folder {missing[0]}.")
-    report = upkeep.prune(log_path(args.run), args.before_step, args.dry_run, folders, args.without_checkpoints)
+    report = maintenance.prune(log_path(args.run), args.before_step, args.dry_run, folders, args.without_checkpoints)
     if args.json:
         write_json({**plain(report), "bytes_freed": report.bytes_before - report.bytes_after, "dry_run": args.dry_run})
         return 0
@@ -104,7 +104,7 @@ def prune(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     path = log_path(args.run)
-    found = upkeep.verify(path)
+    found = maintenance.verify(path)
     if args.json:
         write_json({"path": path, "sound": not found, "findings": found})
     elif not found:
@@ -122,7 +122,7 @@ def verify(args: argparse.Namespace) -> int:
 def fork(args: argparse.Namespace) -> int:
     path = log_path(args.run)
     try:
-        report = upkeep.fork(path, args.step)
+        report = maintenance.fork(path, args.step)
     except ExperienceLogError as error:
         if "holds nothing at or before" in str(error):
             raise UsageError(str(error)) from error

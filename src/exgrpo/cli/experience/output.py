@@ -1,4 +1,4 @@
-"""How results of `exgrpo experience` are written: tables for people, in a terminal and in a pipe, and JSON for machines."""
+"""Output of `exgrpo experience`: tables for people, in a terminal or a pipe, and JSON for machines."""
 
 import dataclasses
 import json
@@ -22,22 +22,22 @@ _COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def write(text: str = "") -> None:
-    """A line, or several, in which nothing commands the terminal: what a model or a dataset says is not trusted."""
+    """Write lines in which nothing commands the terminal: text of a model or a dataset is not trusted."""
     sys.stdout.write(harmless(text) + "\n")
 
 
 def harmless(text: str) -> str:
-    """Control characters, those that turn the direction of writing, and halves of surrogate pairs, as their escapes."""
+    """Escape control characters, direction marks, and lone surrogates."""
     return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def write_json(value: Any) -> None:
-    """As JSON that every parser reads: NaN and infinities are null."""
+    """Write JSON that every parser reads: NaN and infinities are null."""
     sys.stdout.write(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=sys.stdout.isatty()) + "\n")
 
 
 def plain(value: Any) -> Any:
-    """As dictionaries, lists, strings and numbers that JSON knows."""
+    """Convert to dictionaries, lists, strings and numbers that JSON knows."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, Mapping):
@@ -60,19 +60,19 @@ def plain(value: Any) -> Any:
 
 
 def width() -> int:
-    """Columns of the terminal, or of a pipe; `COLUMNS` overrules both."""
+    """Return the columns of the terminal, or of a pipe; `COLUMNS` overrules both."""
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
 
 
 def _tears() -> bool:
-    """Whether a line that is too long is broken where it is shown; a pipe takes any."""
+    """Return whether a line that is too long is broken where it is shown; a pipe takes any."""
     return sys.stdout.isatty() or "COLUMNS" in os.environ
 
 
-def write_facts(facts: Row) -> None:
-    """Names and values in two columns; a long value goes on below itself."""
-    margin = max(map(len, facts)) + 2
-    for name, value in facts.items():
+def write_fields(fields: Row) -> None:
+    """Write names and values in two columns; a long value goes on below itself."""
+    margin = max(map(len, fields)) + 2
+    for name, value in fields.items():
         text = format_cell(value)
         if "\n" not in text and margin + len(text) > width() > margin + NARROWEST:
             text = textwrap.fill(
@@ -84,7 +84,7 @@ def write_facts(facts: Row) -> None:
 def write_table(
     rows: Sequence[Row], columns: Sequence[str], long: str | None = None, spare: Sequence[str] = ()
 ) -> None:
-    """A table in which nothing is cut but the column `long`, which stands last and gets what width is left.
+    """Write a table in which only the column `long`, the last, is cut, to the width that is left.
 
     Where it does not fit into the terminal, columns of `spare` are left out, which is said; where that does not do, each row
     is a block of names and values.
@@ -109,7 +109,7 @@ def write_table(
             del widths[name]
     if _tears() and room() < (0 if long is None else len(long)):
         for number in range(len(rows)):
-            write_facts({name: cells[name][number] for name in widths})
+            write_fields({name: cells[name][number] for name in widths})
             write()
     else:
         if long is not None:
@@ -133,7 +133,7 @@ def _one_line(text: str) -> str:
 
 
 def prompt_text(prompt: str | None) -> str:
-    """A prompt as people read it: of messages what the user said last."""
+    """Return a prompt as people read it: of messages, the user's last."""
     try:
         messages = json.loads(prompt or "")
         said = [m["content"] for m in messages if m.get("role") == "user"] or [m["content"] for m in messages]
@@ -143,7 +143,7 @@ def prompt_text(prompt: str | None) -> str:
 
 
 def quantity(bytes_: int) -> str:
-    """A size in bytes, as people say it."""
+    """Format a size in bytes."""
     size = float(bytes_)
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":
@@ -157,7 +157,7 @@ def bar(share: float, room: int = 30) -> str:
 
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """`1 question`, `2,000 questions`."""
+    """Format a count: `1 question`, `2,000 questions`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
@@ -166,13 +166,13 @@ def listed(items: Iterable[Any]) -> str:
 
 
 def gathered_as_json(report: Any) -> dict[str, Any]:
-    """What came into a log (`archive.merge.Gathered`), for machines."""
+    """Return a report of what came into a log (`archive.merge.Gathered`), for machines."""
     sources = [{"name": name, **plain(inherited)} for name, inherited in report.sources]
     return {**plain(report), "sources": sources}
 
 
 def write_gathered(report: Any) -> None:
-    """What came into a log (`archive.merge.Gathered`), for people."""
+    """Write a report of what came into a log (`archive.merge.Gathered`), for people."""
     for name, inherited in report.sources:
         write(f"{name}: {inherited}.")
     for warning in report.warnings:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...archive.decoding import Decoder
-from ...archive.opened import one_moment
+from ...archive.opened import consistent_reader
 from ...errors import ExperienceLogError
 from ...experience.policy_stats import MEASURED
 from ...log import LogReader, schema
@@ -20,14 +20,14 @@ from ...log.connection import connect, explained, name_of
 from ...log.records import UNKNOWN
 from ..main import UsageError
 from . import log_path, refuse_the_old_order
-from .output import format_cell, harmless, prompt_text, width, write, write_facts, write_json, write_table
+from .output import format_cell, harmless, prompt_text, width, write, write_fields, write_json, write_table
 
 # show -------------------------------------------------------------------------------------------------------------------
 
 
 def show(args: argparse.Namespace) -> int:
     refuse_the_old_order("show", args.run, args.id)
-    with one_moment(log_path(args.run)) as reader:
+    with consistent_reader(log_path(args.run)) as reader:
         one = _Shown(reader)
         number = one.trajectory_number(args.id)
         found = one.trajectory(number) if number is not None else one.question(one.question_number(args.id))
@@ -41,7 +41,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 class _Shown:
-    """What a log knows of trajectories and questions."""
+    """A log's trajectories and questions, as shown."""
 
     def __init__(self, reader: LogReader):
         self._reader = reader
@@ -49,7 +49,7 @@ class _Shown:
         self._origins = reader.origins()
 
     def trajectory_number(self, text: str) -> int | None:
-        """The id of a trajectory, if the text is one."""
+        """Return the id of a trajectory, if the text is one."""
         if not re.fullmatch(r"\d+", text):
             return None
         number = min(int(text), 2**63 - 1)
@@ -135,14 +135,14 @@ class _Shown:
         return [{**row, **learned.get(row["generation"], unknown)} for row in replays]
 
     def _continued(self, number: int, counts: bool) -> list[dict[str, Any]]:
-        """Groups that began with its first tokens."""
+        """List groups that began with a trajectory's first tokens."""
         if "continuation" not in self._reader.tables:
             return []
         names = ("generation", "step", "length", "successes", "scorable")
         return self._rows("continuations" if counts else "continuation", "trajectory = ?", number, names)
 
     def _begins_with(self, about: dict[str, Any]) -> dict[str, Any] | None:
-        """The tokens of an earlier trajectory that a completion went on from."""
+        """Return the tokens of an earlier trajectory that a completion went on from."""
         if "continuation" not in self._reader.tables:
             return None
         sql = "SELECT trajectory, length FROM continuation WHERE branch = ? AND generation = ? AND question = ?"
@@ -170,16 +170,16 @@ def _parsed(text: str | None) -> Any:
 
 
 def _trajectory_as_text(found: dict[str, Any]) -> None:
-    write_facts(
+    write_fields(
         {
             "trajectory": str(found["id"]), "question": f"q:{found['question']} ({found['key']})",
-            "prompt": " ".join(prompt_text(found["prompt"]).split()), **_facts(found),
+            "prompt": " ".join(prompt_text(found["prompt"]).split()), **_fields(found),
         }
     )  # fmt: skip
     _history(found)
 
 
-def _facts(found: dict[str, Any]) -> dict[str, Any]:
+def _fields(found: dict[str, Any]) -> dict[str, Any]:
     left, begun = found["left"], found["begins_with"]
     where = "" if found["counts"] else ", on a branch that no longer counts"
     came = f"imported from {found['source']}" if found["source"] else f"by {found['model'] or 'an unnamed model'}"
@@ -218,7 +218,7 @@ def _history(found: dict[str, Any]) -> None:
 
 
 def _question_as_text(found: dict[str, Any]) -> None:
-    write_facts(
+    write_fields(
         {
             "question": f"q:{found['id']} ({found['key']})", "dataset row": found["dataset_row"],
             "problem type": found["problem_type"],
@@ -237,7 +237,7 @@ def _question_as_text(found: dict[str, Any]) -> None:
         write(f"{'left replay' if row['kind'] == 'left' else 'came back'} at step {row['step']}")
     for trajectory in found["trajectories"]:
         write(f"\n--- trajectory {trajectory['id']}")
-        write_facts(_facts(trajectory))
+        write_fields(_fields(trajectory))
         _history(trajectory)
 
 
@@ -330,7 +330,7 @@ def _write_rows(cursor: sqlite3.Cursor, args: argparse.Namespace) -> None:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Two columns of one name are two all the same."""
+    """Rename columns of the same name, so that they stay two."""
     found: list[str] = []
     for name in names:
         number, free = 1, name

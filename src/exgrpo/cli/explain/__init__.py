@@ -34,7 +34,7 @@ examples:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     return run_piped(lambda: explain(args))
 
@@ -73,7 +73,7 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def of_recipe(path: str) -> dict[str, Any]:
-    """The options of a recipe file that matter here: the preset, those of replay and objective, `num_generations`."""
+    """Return the options of a recipe file that matter here: preset, replay, objective, `num_generations`."""
     from ..train import read_recipe
 
     recipe = with_numbers(read_recipe(path))
@@ -81,12 +81,15 @@ def of_recipe(path: str) -> dict[str, Any]:
 
 
 def _earlier(asked: int | None, config: ReplayConfig) -> int:
-    """Groups of each question before its latest: with prefixes one, or no hard question would have a success."""
+    """Return the number of earlier groups of each question.
+
+    With prefixes one, or no hard question would have a success.
+    """
     return int(config.mixing == "prefix") if asked is None else asked
 
 
 def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
-    """The experience of a run, or one that is made up."""
+    """Return the experience of a run, or one that is made up."""
     from .pool import from_log, made_up, measured, sizes_of
 
     of_made_up = {
@@ -116,7 +119,7 @@ def pool_of(args: argparse.Namespace, replay: ReplayConfig) -> "Pool":
 
 
 def sizes_in(text: str, k: int) -> list[int]:
-    """Questions with 0, 1, ..., K right, of `0:400,1:100`."""
+    """Read question counts with 0, 1, ..., K right from `0:400,1:100`."""
     sizes = [0] * (k + 1)
     for part in text.split(","):
         bucket, colon, number = part.strip().partition(":")
@@ -135,7 +138,7 @@ def sizes_in(text: str, k: int) -> list[int]:
 
 
 def option_types() -> dict[str, Any]:
-    """Every option of replay and objective, and how its value is read."""
+    """Return every option of replay and objective, and how its value is read."""
     return {f.name: _READERS[f.type] for config in (ReplayConfig, ObjectiveConfig) for f in fields(config)}
 
 
@@ -145,8 +148,8 @@ def parser() -> argparse.ArgumentParser:
         usage="exgrpo explain [--preset NAME] [--config RECIPE] [--OPTION VALUE ...]\n"
         "                      [--experience RUN | --pool ...] [--json]",
         description=textwrap.fill(
-            "What a preset, with any option over it, would replay in one step, and how hard it would push. From the "
-            "experience of a run, or from a made-up pool: what a run with these options would hold after one group of K "
+            "Show what a preset, with any options over it, would replay in one step, and how hard it would push: from the "
+            "experience of a run, or from a pool made up as a run with these options would hold it after one group of K "
             "completions for each of 1,000 questions, as many with 0, 1, ..., K right."
         ),
         epilog=EXAMPLE,
@@ -154,42 +157,41 @@ def parser() -> argparse.ArgumentParser:
     )
     argument = top.add_argument
     argument("--preset", choices=PRESETS, metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: exgrpo)")
-    argument("--config", metavar="RECIPE", help="a recipe of `exgrpo train`, whose preset and options are taken")
-    argument("--batch", type=at_least(1), default=BATCH, metavar="B", help="questions a step (default: %(default)s)")
-    argument("--k", type=at_least(2), help=f"completions a question (default: {K}, or that of the run)")
+    argument("--config", metavar="RECIPE", help="take preset and options from this recipe of `exgrpo train`")
+    argument("--batch", type=at_least(1), default=BATCH, metavar="B", help="questions per step (default: %(default)s)")
+    argument("--k", type=at_least(2), help=f"completions per question (default: {K}, or that of the run)")
     argument("--step", type=at_least(0), help=f"optimizer steps done (default: {STEP}, or that of the run)")
     argument(
-        "--epoch", type=between(0.0), default=0.0, help="epochs done, for gates and schedules (default: %(default)s)"
+        "--epoch", type=between(0.0), default=0.0, help="epochs done, for gate and schedule (default: %(default)s)"
     )
     argument(
         "--pass_at_1",
         type=between(0.0, 1.0),
-        help="of the latest completions, for the gate (default: that of the pool)",
+        help="Pass@1 of the latest completions, for the gate (default: that of the pool)",
     )
-    argument("--seed", type=at_least(0), default=0, help="of every draw (default: %(default)s)")
-    argument(
-        "--draws", type=at_least(2), metavar="N", help="plans that means are over (default: as many as are needed)"
-    )
-    argument("--epsilon", type=between(0.0), default=0.2, help="of PPO's clip (default: %(default)s)")
+    argument("--seed", type=at_least(0), default=0, help="seed of every draw (default: %(default)s)")
+    argument("--draws", type=at_least(2), metavar="N", help="plans to average over (default: as many as are needed)")
+    argument("--epsilon", type=between(0.0), default=0.2, help="epsilon of PPO's clip (default: %(default)s)")
     argument(
         "--vocabulary", type=at_least(2), default=151_936, metavar="V",
-        help="of the model, for correction=likelihood (default: %(default)s)",
+        help="vocabulary size, for correction=likelihood (default: %(default)s)",
     )  # fmt: skip
-    argument("--json", action="store_true", help="as JSON, for machines")
-    pool = top.add_argument_group("where the experience comes from").add_argument
+    argument("--json", action="store_true", help="print JSON")
+    pool = top.add_argument_group("source of the experience").add_argument
     pool("--experience", metavar="RUN", help=RUN.partition(" (")[0])
-    pool("--questions", type=at_least(1), metavar="N", help=f"of a made-up pool (default: {QUESTIONS:,})")
+    pool("--questions", type=at_least(1), metavar="N", help=f"questions in a made-up pool (default: {QUESTIONS:,})")
     pool(
-        "--accuracy", choices=SHAPES, help="as many questions in each bucket; or linearly more hard, or more easy ones "
-        f"(default: {SHAPES[0]})"
+        "--accuracy", choices=SHAPES,
+        help="shape of a made-up pool: as many questions in each bucket, or linearly more hard or easy ones "
+        f"(default: {SHAPES[0]})",
     )  # fmt: skip
-    pool("--pool", metavar="R:N,...", help="N questions with R of K right, for example 0:400,1:100,8:50")
+    pool("--pool", metavar="R:N,...", help="N questions with R of K right, as 0:400,1:100,8:50")
     pool(
         "--earlier",
         type=at_least(0),
         metavar="N",
-        help="groups of each before its latest, of one success each (default: 0; with `prefix` mixing 1, or no hard question "
-        "would have a success)",
+        help="earlier groups of each question, with one success each (default: 0; 1 with `prefix` mixing, or no hard "
+        "question would have a success)",
     )
     options = top.add_argument_group("options of replay and objective; `exgrpo train --help` says what each does")
     for name, read in option_types().items():
@@ -227,7 +229,7 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 class _Shares(argparse.Action):
-    """All numbers that were given, whichever way."""
+    """An argument action that takes all numbers given, together or one by one."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, tuple(number for part in values for number in part))

@@ -1,4 +1,4 @@
-"""What one step would replay: weights from the question sampler, and many rehearsals of the planner's own plans."""
+"""Replays of one step: weights from the question sampler, and many rehearsals of the planner's own plans."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,9 @@ QUESTIONS_LOOKED_AT = 400_000
 
 
 class Table:
-    """Questions that can be replayed, in rows by accuracy: a row for each bucket, each tier of the option `tiers`, or each
-    tenth where there are too many buckets.
+    """Questions that can be replayed, in rows by accuracy.
+
+    A row for each bucket, for each tier of the option `tiers`, or for each tenth where there are too many buckets.
 
     Args:
         pool: after what a plan does before it draws.
@@ -55,15 +56,15 @@ class Table:
                 self.row_of_question[known] = rows[found.ready[known]]
 
     def _rule(self) -> Eligible | None:
-        """Which questions may be drawn; None where all that can be replayed may."""
+        """Return the eligibility rule; None where all that can be replayed may be drawn."""
         config = self.config
-        moment = MIXINGS[config.mixing].traits["stage"]
+        stage = MIXINGS[config.mixing].traits["stage"]
         if config.mixing in ("prompt", "rescue"):
             return None
-        return eligible_questions(self.buffer, config, self.pool.step, moment)
+        return eligible_questions(self.buffer, config, self.pool.step, stage)
 
     def _chances_of(self, pool: DrawnFrom) -> FloatArray | None:
-        """With which a draw comes from each bucket; None where questions are drawn one by one."""
+        """Return each bucket's probability in a draw; None where questions are drawn one by one."""
         if pool.of_buckets is None:
             return None
         return bucket_probabilities(pool.of_buckets, pool.room) if pool.room.sum() else np.zeros(len(pool.room))
@@ -78,7 +79,7 @@ class Table:
         return ["0%", *(f"{i * 10}% to {i * 10 + 10}%" for i in range(10)), "100%"]
 
     def row_of(self, accuracy: FloatArray) -> IntArray:
-        """Of each accuracy its row."""
+        """Return the row of each accuracy."""
         r = self.buffer.resolution
         if self.config.question_choice == "tiers":
             n = len(self.config.tier_shares)
@@ -94,7 +95,7 @@ class Table:
         return np.array([pool.room.sum() for pool in self._pools], np.int64)
 
     def weights(self) -> FloatArray | None:
-        """With which a draw falls into each row, (n,); None where the sampler looks at each question."""
+        """Return each row's probability in a draw, (n,); None where the sampler looks at each question."""
         total = max(1, int(self.available.sum()))
         found = np.zeros(len(self.labels))
         for chances, rows, size in zip(self._chances, self._rows, self.available, strict=True):
@@ -104,8 +105,10 @@ class Table:
         return found
 
     def exact(self, n: int) -> FloatArray | None:
-        """Expected questions in each row of n that are drawn; None unless all are drawn alike or no stratum can be drawn
-        more often than it has questions."""
+        """Return the expected questions of each row in a draw of n, or None where there is no formula.
+
+        There is one if all are drawn uniformly, or if no stratum can be drawn more often than it has questions.
+        """
         weights = self.weights()
         if weights is None or self.config.max_drift:
             return None
@@ -119,12 +122,12 @@ class Table:
         return np.asarray(min(n, int(self.available.sum())) * weights)
 
     def by_row(self, questions: IntArray) -> IntArray:
-        """How many of some questions are in each row, (n,)."""
+        """Count questions in each row, (n,)."""
         rows = self.row_of_question[questions]
         return np.bincount(rows[rows >= 0], minlength=len(self.labels))
 
     def seen(self) -> IntArray | None:
-        """All questions by their accuracy, (n,), those too that cannot be replayed; None where rows are not of accuracies."""
+        """Count all questions by accuracy, (n,), unreplayable ones too; None where rows are not of accuracies."""
         if self.config.difficulty == "spread":
             return None
         buffer, r = self.buffer, self.buffer.resolution
@@ -136,7 +139,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What one rehearsal gave.
+    """The result of one rehearsal.
 
     Args:
         questions: replayed ones.
@@ -218,7 +221,7 @@ class Rehearsals:
     def _rescues(
         self, plan: StepPlan, rng: np.random.Generator, score: Scorer
     ) -> tuple[tuple[ReplayedTrajectory, ...], ...]:
-        """What is put into groups that fail by chance, each completion right with the accuracy of its question."""
+        """Rescue groups that fail by chance, each completion being right with its question's accuracy."""
         if not self.rescues:
             return ()
         accuracy = np.nan_to_num(self.pool.buffer.questions.accuracy(plan.questions))
@@ -243,12 +246,12 @@ class Rehearsals:
         return _mean([len(choices) for drawn in self.all for choices in drawn.chosen])
 
     def measured(self) -> tuple[float, float]:
-        """Trajectories that are measured for a plan, and the standard error."""
+        """Return the mean number of trajectories measured for a plan, and its standard error."""
         numbers = np.array([drawn.measured for drawn in self.all], float)
         return float(numbers.mean()), float(numbers.std() / math.sqrt(len(numbers)))
 
     def compared(self, name: str) -> tuple[float, float]:
-        """A column of the index: the mean over what is chosen, and over all that is stored of the same questions."""
+        """Return a column's mean over what is chosen, and over all that is stored of the same questions."""
         chosen, stored = [], []
         for drawn in self.all[:DRAWS_WHERE_EXACT]:
             candidates = self.pool.buffer.candidates(drawn.questions, self.pool.step, np.random.default_rng(0))

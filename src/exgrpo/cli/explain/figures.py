@@ -1,5 +1,8 @@
-"""The figures of `exgrpo explain`. Each comes from the function that a run uses: plans from the planner, weights from the
-question sampler, gradients from the corrections by autograd, pushes from the advantages of a group."""
+"""Figures of `exgrpo explain`, each from the function that a run uses.
+
+Plans from the planner, weights from the question sampler, gradients from the corrections by autograd, pushes from the
+advantages of a group.
+"""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +26,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """What is to be explained.
+    """The setting to be explained.
 
     Args:
         preset: its name.
@@ -50,7 +53,7 @@ class Setting:
 
 
 def describe(setting: Setting, pool: Pool | None) -> dict[str, Any]:
-    """Everything that is shown; keys are always the same. Without replay there is no pool."""
+    """Return everything that is shown; keys are always the same. Without replay there is no pool."""
     names = ("pool", "gate", "replay", "questions", "types", "trajectories")
     of_pool: dict[str, Any] = dict.fromkeys(names) if pool is None else _of_pool(setting, pool)
     return {
@@ -62,7 +65,7 @@ def describe(setting: Setting, pool: Pool | None) -> dict[str, Any]:
 
 
 def changed_options(setting: Setting) -> list[dict[str, Any]]:
-    """Options that do not have their default, and who says so."""
+    """List options that do not have their default, and who set them."""
     rows: list[dict[str, Any]] = []
     of_preset = PRESETS[setting.preset].options
     for config in (setting.replay, setting.objective):
@@ -112,7 +115,10 @@ def _of_pool(setting: Setting, pool: Pool) -> dict[str, Any]:
 
 
 def _form(setting: Setting, rehearsals: Rehearsals, idle: str | None) -> dict[str, Any]:
-    """How stored experience enters the batch, and how much of it. `idle`: why none, though the gate is open."""
+    """Describe how stored experience enters the batch, and how much of it.
+
+    `idle`: why none, though the gate is open.
+    """
     config = setting.replay
     return {
         "mixing": config.mixing, "probability": probability_of(config, setting.batch, setting.epoch),
@@ -123,7 +129,10 @@ def _form(setting: Setting, rehearsals: Rehearsals, idle: str | None) -> dict[st
 
 
 def _rows(table: Table, rehearsals: Rehearsals) -> list[dict[str, Any]]:
-    """One for each bucket. The chance is that of one question; of rescues, of one that is in the batch."""
+    """Return a row for each bucket.
+
+    The chance is that of one question; of rescues, of one that is in the batch.
+    """
     questions = table.by_row(np.flatnonzero(table.row_of_question >= 0))
     weights = None if rehearsals.rescues else table.weights()
     base = rehearsals.in_batch if rehearsals.rescues else questions
@@ -139,7 +148,7 @@ def _rows(table: Table, rehearsals: Rehearsals) -> list[dict[str, Any]]:
 
 
 def _types(table: Table, rehearsals: Rehearsals) -> list[dict[str, Any]]:
-    """One for each problem type, where they are drawn apart."""
+    """Return a row for each problem type, where they are drawn separately."""
     if table.buffer.num_types == 1:
         return []
     kinds = [table.buffer.types[drawn.questions] for drawn in rehearsals.all]
@@ -154,7 +163,7 @@ def _types(table: Table, rehearsals: Rehearsals) -> list[dict[str, Any]]:
 
 
 def _trajectories(config: ReplayConfig, rehearsals: Rehearsals) -> dict[str, Any] | None:
-    """Which trajectories are chosen, and what has to be measured for it; None where no trajectory is replayed."""
+    """Describe the choice of trajectories and its measurements; None where no trajectory is replayed."""
     if config.mixing == "prompt":
         return None
     measured, error = rehearsals.measured()
@@ -171,7 +180,7 @@ def _trajectories(config: ReplayConfig, rehearsals: Rehearsals) -> dict[str, Any
 
 
 def _examples(rehearsals: Rehearsals) -> list[dict[str, Any]]:
-    """Groups of the first plan that has some: the trajectories of each question, and which are chosen."""
+    """Return groups of the first plan that has some: each question's trajectories, and the chosen ones."""
     pool, table = rehearsals.pool, rehearsals.table
     first = next((drawn.chosen for drawn in rehearsals.all if drawn.chosen), ())
     return [_example(pool, table, choices) for choices in first[:EXAMPLES]]
@@ -199,8 +208,11 @@ def _or_none(value: float) -> float | None:
 
 
 def gradient(setting: Setting) -> dict[str, Any]:
-    """What multiplies A x (gradient of log pi) of a token at each ratio, for either sign of A: of a fresh token under PPO's
-    clip, and of a replayed one; of `likelihood`, which looks at pi and not at the ratio, at each pi."""
+    """Return the factor of A x (gradient of log pi) of a token at each ratio, for either sign of A.
+
+    Of a fresh token under PPO's clip, and of a replayed one; of `likelihood`, which looks at pi and not at the ratio,
+    at each pi.
+    """
     s, fresh = setting, replace(setting.objective, correction="clip")
     epsilon = s.epsilon if s.objective.clip_fresh else math.inf
     signs = {"positive": 1.0, "negative": -1.0}
@@ -219,8 +231,11 @@ def gradient(setting: Setting) -> dict[str, Any]:
 
 
 def group(setting: Setting, in_a_group: float | None = None) -> dict[str, Any]:
-    """The net push of a group by its successes, at w = 1: of a fresh one, or of one with as many stored members as there are on
-    average (`in_a_group`), or may be; these are successes, unless they are the whole group."""
+    """Return the net push of a group by its successes, at w = 1.
+
+    Of a fresh group, or of one with as many stored members as there are on average (`in_a_group`), or may be; these are
+    successes, unless they are the whole group.
+    """
     s, k = setting, setting.k
     most = min(s.replay.replays_per_group, k) if in_a_group is None else max(1, round(in_a_group))
     stored = most if s.replay.mixing in ("share", "coin") else 0
@@ -238,7 +253,7 @@ def group(setting: Setting, in_a_group: float | None = None) -> dict[str, Any]:
 
 
 def reading(rows: list[dict[str, Any]], members: int) -> str:
-    """Where a group pushes, in words; `members` are those that the successes are among."""
+    """Say where a group pushes; `members` are those that the successes are among."""
     parts = []
     for direction, found in groupby(rows, key=_direction):
         numbers = [row["successes"] for row in found]

@@ -1,4 +1,4 @@
-"""What `exgrpo explain` looks at: the experience of a run, or one that is made up."""
+"""Experience for `exgrpo explain`: that of a run, or a made-up one."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...archive.opened import one_moment
+from ...archive.opened import consistent_reader
 from ...config import ADMISSIONS, SCHEDULES, ReplayConfig
 from ...experience.buffer import ExperienceBuffer
 from ...experience.policy_stats import PolicyStats
@@ -23,13 +23,15 @@ ALL_AGES = 20
 DRIFT_A_STEP = 7e-5
 """Mean squared log-ratio of a made-up trajectory, for each step of its age."""
 MADE_UP = 7919
-"""Apart from the seeds of draws: what a pool holds must not go with what is drawn from it."""
+"""Added to the seed, so that the content of a pool is independent of the draws from it."""
 TOKENS, DIMENSION, TYPES = 8, 16, 3
 
 
-class StandIns:
-    """A store without tokens: a trajectory that was not put in is stood for by one of a single token, so that the file of a
-    run is read for its index alone."""
+class PlaceholderStore:
+    """A store without tokens: a missing trajectory is replaced by one of a single token.
+
+    So the file of a run is read for its index alone.
+    """
 
     def __init__(self) -> None:
         self.serial_of: dict[Trajectory, int] = {}
@@ -38,7 +40,7 @@ class StandIns:
         self._buffer: ExperienceBuffer | None = None
 
     def stand_for(self, buffer: ExperienceBuffer) -> None:
-        """For all that a buffer holds now."""
+        """Provide placeholders for all that a buffer holds now."""
         slots = buffer.live_slots()
         self._buffer = buffer
         self._slots = dict(zip(buffer.column("serial")[slots].tolist(), slots.tolist(), strict=True))
@@ -48,7 +50,7 @@ class StandIns:
         self.serial_of.update(zip(trajectories, serials, strict=True))
 
     def drop_many(self, serials: Sequence[int]) -> None:
-        """Nothing: it may be asked for again by a rehearsal."""
+        """Keep everything: a rehearsal may ask for it again."""
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         return [self._get(serial) for serial in serials]
@@ -80,7 +82,7 @@ class Pool:
     path: Path | None
     step: int
     type_names: tuple[str, ...]
-    store: StandIns
+    store: PlaceholderStore
     groups: int | None = None
 
     @property
@@ -88,11 +90,11 @@ class Pool:
         return self.planner.buffer
 
     def preview(self, order: IntArray | None = None) -> AbstractContextManager[None]:
-        """Let plans inside be tried, with fresh questions in the order of their numbers or another one."""
+        """Try plans without side effects, with fresh questions in a given order, by default that of their numbers."""
         return preview(self.planner, stream_of(self.buffer.num_questions, order))
 
     def score(self, trajectories: Sequence[Trajectory]) -> list[PolicyStats]:
-        """What measuring would say: what was measured last; the drift of a made-up one grows with its age."""
+        """Return measurements as last recorded; the drift of made-up ones grows with age."""
         records = self.buffer.table.records
         found = []
         for trajectory in trajectories:
@@ -104,7 +106,7 @@ class Pool:
 
 
 def stream_of(num_questions: int, order: IntArray | None = None) -> FreshStream:
-    """Questions in the same order in every pass: that of their numbers by default."""
+    """Return a stream with the same order in every pass: that of the numbers by default."""
     same = np.arange(num_questions) if order is None else order
     return FreshStream(lambda pass_number: same, num_questions)
 
@@ -113,7 +115,7 @@ def stream_of(num_questions: int, order: IntArray | None = None) -> FreshStream:
 
 
 def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, seed: int) -> Pool:
-    """What a log holds, under options that its run need not have had.
+    """Rebuild what a log holds, under options that its run need not have had.
 
     Args:
         path: of the log.
@@ -122,10 +124,10 @@ def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, 
         step: optimizer steps done; that of the log where None.
         seed: of every draw.
     """
-    with one_moment(path) as reader:
+    with consistent_reader(path) as reader:
         position = reader.position()
         k = k or (reader.origin_of(position.branch).num_generations if position is not None else 0) or 8
-        n, store = size_of(reader), StandIns()
+        n, store = size_of(reader), PlaceholderStore()
         named = dict(reader.rows("SELECT id, problem_type FROM question"))
         of_gaps = next(iter(named.values()), None)
         names = [str(named.get(number, of_gaps)) for number in range(n)]
@@ -144,14 +146,14 @@ def from_log(path: Path, config: ReplayConfig, k: int | None, step: int | None, 
 
 
 def sizes_of(questions: int, shape: str, k: int) -> list[int]:
-    """Questions with 0, 1, ..., K of K right: as many each; or in a line that falls (`hard`) or rises (`easy`)."""
+    """Return question counts with 0, 1, ..., K of K right: equal, falling (`hard`) or rising (`easy`)."""
     weights = {"uniform": [1] * (k + 1), "hard": range(k + 1, 0, -1), "easy": range(1, k + 2)}[shape]
     reached = np.cumsum([0, *weights])
     return np.diff(questions * reached // reached[-1]).tolist()
 
 
 def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, step: int, seed: int) -> Pool:
-    """What a run with these options would hold after one group of K completions for each question.
+    """Make up what a run with these options would hold after one group of K completions per question.
 
     Admission, retirement and capacities are those of the options. Ages, entropies, embeddings and problem types are drawn
     from the seed; Pass@1 is that of the questions in the fresh stream.
@@ -166,7 +168,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
     """
     rng = np.random.default_rng((MADE_UP, seed))
     n = sum(sizes)
-    store, types = StandIns(), rng.permutation(n) % TYPES
+    store, types = PlaceholderStore(), rng.permutation(n) % TYPES
     planner = ReplayPlanner(config, stream_of(n), k, seed, store, types=types)
     successes = rng.permutation(np.repeat(np.arange(k + 1), sizes))
     ages = rng.integers(1, ALL_AGES + 1, n)
@@ -183,7 +185,7 @@ def made_up(config: ReplayConfig, k: int, sizes: Sequence[int], earlier: int, st
 
 
 def _observe(planner: ReplayPlanner, rng: np.random.Generator, questions: IntArray, right: IntArray, step: int) -> None:
-    """One group of each question, and what of it is stored."""
+    """Observe one group of each question, and store from it."""
     if not questions.size:
         return
     k = planner.num_generations
@@ -204,7 +206,7 @@ def _observe(planner: ReplayPlanner, rng: np.random.Generator, questions: IntArr
 
 
 def _completion(rng: np.random.Generator, group: Group, member: int, step: int, planner: ReplayPlanner) -> Trajectory:
-    """Right where the member is one of the first; of harder questions they are less sure."""
+    """Make up a completion: right if the member is one of the first, less sure on harder questions."""
     accuracy, correct = group.successes / planner.num_generations, member < group.successes
     entropy = float(rng.gamma(4.0, 0.1 + 0.1 * (1 - accuracy)))
     return Trajectory(
@@ -215,17 +217,17 @@ def _completion(rng: np.random.Generator, group: Group, member: int, step: int, 
 
 
 def _embedding(rng: np.random.Generator) -> FloatArray:
-    """Completions of one question are alike."""
+    """Make up an embedding: completions of one question are similar."""
     return np.asarray(rng.normal(1.0, 0.5, DIMENSION))
 
 
 def measured(gate: Gate, pass_at_1: float) -> None:
-    """The gate has seen as many completions as it asks for, of this Pass@1."""
-    gate.look_back_on([(pass_at_1 * gate.start_completions, gate.start_completions)])
+    """Let the gate observe as many completions as it asks for, of this Pass@1."""
+    gate.restore([(pass_at_1 * gate.start_completions, gate.start_completions)])
 
 
 def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | None:
-    """With which a step of `batch` questions replays at all, where a coin decides that; else None."""
+    """Return the probability that a step replays at all, where a coin decides that; else None."""
     schedule = SCHEDULES[config.schedule]
     if config.mixing == "coin":
         return float(schedule(config.replay_probability, epoch, config))
@@ -236,7 +238,7 @@ def probability_of(config: ReplayConfig, batch: int, epoch: float) -> float | No
 
 
 def with_everything_open(planner: ReplayPlanner, batch: int, epoch: float) -> None:
-    """Plans of `batch` questions are replays from here on: the gate is open, and a coin falls on replay."""
+    """Make every plan of `batch` questions a replay: the gate is open, and a coin falls on replay."""
     planner.gate.open = True
     if planner.config.mixing == "coin":
         planner.config = replace(planner.config, replay_probability=1.0, schedule="constant")

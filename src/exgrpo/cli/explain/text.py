@@ -1,4 +1,4 @@
-"""`exgrpo explain` for people: the figures as tables, each with a line that says how to read it."""
+"""Text of `exgrpo explain`: the figures as tables, each with a line that explains it."""
 
 import math
 import textwrap
@@ -15,7 +15,7 @@ _WHOLE: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 
 def as_text(found: Row) -> None:
-    """Everything, in the order of a step."""
+    """Print everything, in the order of a step."""
     write(f"preset {found['preset']}, {counted(found['batch'], 'question')} a step, {found['k']} completions each")
     _options(found["options"])
     if found["pool"] is not None:
@@ -31,7 +31,7 @@ def as_text(found: Row) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """Aligned, the first row as its head; the first `left` columns begin on the left, the others end on the right."""
+    """Print aligned rows, the first as the head; the first `left` columns are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [t.ljust(w) if i < left else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True))]
@@ -39,7 +39,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
 
 
 def _say(text: str, blank: bool = False) -> None:
-    """Prose within the width."""
+    """Print prose within the width."""
     write(("\n" if blank else "") + textwrap.fill(text, WIDTH, **_WHOLE))
 
 
@@ -97,7 +97,7 @@ def _replay(found: Row) -> None:
         "added": f"All {batch} questions are fresh; {replay['wanted']} stored completions are added, with the advantages that "
         "they had.",
         "prefix": f"{wanted} are asked together with the first tokens of a stored success: all {k} completions go on from "
-        "there, and no token before it is learned from.",
+        "there, and no token before it is trained on.",
         "prompt": f"{wanted} are replayed, without a trajectory: all {k} completions are fresh.",
         "rescue": f"All {batch} questions are fresh. In a group without a success one failure gives way to a stored success: "
         f"in {replay['replayed']:.1f} groups a step, if completions are right by chance, as often as their question's "
@@ -123,9 +123,9 @@ def _questions(found: Row) -> None:
     if not any(row["questions"] for row in rows):
         return
     rescues, exact = replay["mixing"] == "rescue", replay["exact"]
-    by_spread = found["pool"]["by"] == "spread"
-    _head(f"Questions by {'spread of their rewards' if by_spread else 'accuracy'}")
-    head = ["spread" if by_spread else "accuracy", "seen", "stored" if rescues else "can be replayed"]
+    by_reward_std = found["pool"]["by"] == "spread"
+    _head(f"Questions by {'spread of their rewards' if by_reward_std else 'accuracy'}")
+    head = ["spread" if by_reward_std else "accuracy", "seen", "stored" if rescues else "can be replayed"]
     head += [] if rescues else ["weight"]
     head += ["rescued a step" if rescues else "replayed a step"]
     head += [] if exact else ["+-"]

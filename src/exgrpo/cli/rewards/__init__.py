@@ -1,4 +1,4 @@
-"""`exgrpo rewards`: whether verifiers read the gold answers of a dataset, and what is suspicious of what they let through.
+"""`exgrpo rewards`: check that verifiers read a dataset's gold answers, and audit what they accepted.
 
 Here stand the commands; what they do is in `check` and `audit`. Imports nothing heavy.
 """
@@ -14,7 +14,7 @@ CHECK, AUDIT = (f"{__name__}.{name}" for name in ("check", "audit"))
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; returns the exit code."""
+    """Run the command; return the exit code."""
     args = parser().parse_args(argv)
     return run_piped(lambda: importlib.import_module(args.does).run(args))
 
@@ -22,17 +22,17 @@ def run(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo rewards",
-        description="Whether verifiers can be trusted: with the gold answers of a dataset, and with what a run stored.",
+        description="Check verifiers: on the gold answers of a dataset, and on what a run stored.",
         epilog="Every command takes --json, and its --help has an example.",
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     check = commands.add_parser(
         "check",
-        help="whether a reward function reads the gold answers of a dataset",
+        help="check that a reward function reads the gold answers of a dataset",
         description=(
-            "Whether a reward function reads the gold answers of a dataset, and gives 1 to each as its own answer: as "
-            '\\boxed{gold}, and as "The answer is gold." Data and reward are named as in `exgrpo train`.\n\n'
-            "Exit code 1: more golds than allowed cannot be read, or do not score themselves 1 in a box."
+            "Check that a reward function reads the gold answers of a dataset and gives 1 to each as its own answer: as "
+            '\\boxed{gold}, and as "The answer is gold." Name data and reward as in `exgrpo train`.\n\nExit code 1: '
+            "more golds than allowed cannot be read, or do not score themselves 1 in a box."
         ),
         epilog=(
             "example:\n  exgrpo rewards check --dataset_name openai/gsm8k --dataset_config main \\\n"
@@ -44,10 +44,10 @@ def parser() -> argparse.ArgumentParser:
     _check(check)
     audit = commands.add_parser(
         "audit",
-        help="what is suspicious of what a run stored",
+        help="list suspicious completions that a run stored",
         description=(
-            "What is suspicious of what a run stored: completions to which a second verifier does not give 1, that state "
-            "several\nanswers, were cut at the limit, are much shorter than the others, or are stored for several questions."
+            "List suspicious stored completions: those to which a second verifier does not give 1, that state several "
+            "answers,\nwere cut at the limit, are much shorter than the others, or are stored for several questions."
         ),
         epilog="example:\n  exgrpo rewards audit outputs/run-1 --with math_reward",
     )
@@ -58,35 +58,39 @@ def parser() -> argparse.ArgumentParser:
 def _check(command: argparse.ArgumentParser) -> None:
     argument = command.add_argument
     argument("old", nargs="?", metavar="", help=argparse.SUPPRESS)
-    argument("--dataset_name", metavar="DATASET", help="on the hub, or a local file, folder or pattern; required")
+    argument(
+        "--dataset_name", metavar="DATASET", help="a dataset on the hub, or a local file, folder or pattern (required)"
+    )
     argument(
         "--reward_funcs", nargs="+", default=["math_reward"], metavar="NAME",
-        help="reward functions, of which the one that decides is checked (default: math_reward)",
+        help="reward functions; the deciding one is checked (default: math_reward)",
     )  # fmt: skip
-    argument("--correctness_function", metavar="NAME", help="the one that decides (default: the first)")
-    argument("--train_split", default="train", metavar="SPLIT", help="split that is read (default: %(default)s)")
+    argument("--correctness_function", metavar="NAME", help="the reward function that decides (default: the first)")
+    argument("--train_split", default="train", metavar="SPLIT", help="split to read (default: %(default)s)")
     argument("--dataset_config", metavar="NAME", help="configuration of a hub dataset that has several")
-    argument("--question_column", metavar="NAME", help="column of the question; found by its name if not given")
-    argument("--answer_column", metavar="NAME", help="column of the gold answer; found by its name if not given")
+    argument("--question_column", metavar="NAME", help="column of the question (default: found by its name)")
+    argument("--answer_column", metavar="NAME", help="column of the gold answer (default: found by its name)")
     argument(
         "--answer_name", metavar="NAME",
-        help="name under which the reward function gets the gold answer (default: answer; solution for those of TRL)",
+        help="name under which the reward function gets the gold answer (default: answer; solution for TRL's functions)",
     )  # fmt: skip
-    argument("--keep_columns", nargs="+", default=[], metavar="NAME", help="further columns that the function reads")
-    argument("--drop_incomplete", action="store_true", help="leave rows without question or answer out")
-    argument("--limit", type=int, metavar="N", help="only the first N rows")
+    argument(
+        "--keep_columns", nargs="+", default=[], metavar="NAME", help="further columns that the reward function reads"
+    )
+    argument("--drop_incomplete", action="store_true", help="leave out rows without question or answer")
+    argument("--limit", type=int, metavar="N", help="read only the first N rows")
     argument(
         "--max_unscorable", type=_share, default=0.02, metavar="SHARE",
-        help="share of golds that may be unreadable (default: %(default)s)",
+        help="highest share of unreadable golds (default: %(default)s)",
     )  # fmt: skip
     argument(
         "--max_misread", type=_share, default=0.02, metavar="SHARE",
-        help="share of the other golds that may not score themselves 1 in a box (default: %(default)s)",
+        help="highest share of the other golds that do not score themselves 1 in a box (default: %(default)s)",
     )  # fmt: skip
     argument(
-        "--examples", type=int, default=10, metavar="N", help="golds shown (default: %(default)s); with --json all"
+        "--examples", type=int, default=10, metavar="N", help="golds to show (default: %(default)s; all with --json)"
     )
-    argument("--json", action="store_true", help="as JSON, for machines")
+    argument("--json", action="store_true", help="print JSON")
     command.set_defaults(does=CHECK)
 
 
@@ -95,15 +99,15 @@ def _audit(command: argparse.ArgumentParser) -> None:
     argument("run", nargs="?", default=".", metavar="RUN", help=RUN)
     argument(
         "--with", dest="second", metavar="NAME",
-        help="the second verifier (default, by the gold answer: choice_reward, numeric_reward or math_reward, but not the one "
-        "that decided in the run, where there is another)",
+        help="the second verifier (default: choice_reward, numeric_reward or math_reward, by the gold answer, and if "
+            "possible not the one that decided in the run)",
     )  # fmt: skip
-    argument("--answer_name", metavar="NAME", help="column of the gold answer (default: answer, or else solution)")
-    argument("--all", action="store_true", help="also what was stored once and left")
+    argument("--answer_name", metavar="NAME", help="column of the gold answer (default: answer, else solution)")
+    argument("--all", action="store_true", help="include completions that have left the store")
     argument(
-        "--limit", type=int, default=50, metavar="N", help="at most N of them (default: %(default)s); with --json all"
+        "--limit", type=int, default=50, metavar="N", help="list at most N (default: %(default)s; all with --json)"
     )
-    argument("--json", action="store_true", help="as JSON, for machines")
+    argument("--json", action="store_true", help="print JSON")
     command.set_defaults(does=AUDIT)
 
 

@@ -1,4 +1,4 @@
-"""`exgrpo rewards audit`: what is suspicious of what a run stored, by a second verifier and by how completions look."""
+"""`exgrpo rewards audit`: suspicious completions of a run, by a second verifier and by their looks."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ...archive.decoding import Decoder
-from ...archive.opened import one_moment
+from ...archive.opened import consistent_reader
 from ...errors import ExperienceLogError
 from ...log import LogReader, Provenance
 from ...rewards import TRL_REWARDS, get_reward
@@ -20,7 +20,7 @@ from ...rewards.completion import THINK, THINK_END, boxes, thinking_begun
 from ...rewards.marks import marks
 from ...rewards.number import parse_number
 from ..experience import log_path
-from ..experience.output import prompt_text, write, write_facts, write_json, write_table
+from ..experience.output import prompt_text, write, write_fields, write_json, write_table
 from ..main import UsageError
 from .degeneration import Completion, as_rows, signs
 
@@ -45,7 +45,7 @@ _BETWEEN = re.compile(r"[,;/\n]|\bor\b|\band\b", re.IGNORECASE)
 
 @dataclass
 class Stored:
-    """A stored completion, and what is held against it."""
+    """A stored completion, and its findings."""
 
     id: int
     question: int
@@ -65,8 +65,8 @@ class Stored:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; returns the exit code."""
-    with one_moment(log_path(args.run)) as reader:
+    """Run the command; return the exit code."""
+    with consistent_reader(log_path(args.run)) as reader:
         stored = list(_stored(reader, args.all, args.answer_name))
     readable = [one for one in stored if one.completion is not None]
     mark_begun(readable)
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )  # fmt: skip
         return 0
-    write_facts(
+    write_fields(
         {
             "stored": len(stored), "readable as text": len(readable), "scored again": scored, "suspicious": len(found),
             **{f"  {reason}": number for reason, number in reasons.most_common()},
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class PlainDecoder(Decoder):
-    """Without special tokens, as reward functions get their text."""
+    """A decoder without special tokens, for the texts that reward functions get."""
 
     def __call__(self, origin: Provenance, completions: Sequence[Sequence[int]]) -> list[str | None]:
         tokenizer = self._tokenizer(origin.tokenizer)
@@ -162,7 +162,7 @@ def _gold(columns: Mapping[str, Any], name: str | None) -> str | None:
 
 
 def _decided_by(origin: Provenance) -> str:
-    """The reward function that said what is right, as far as it is known."""
+    """Return the reward function that decided correctness, as far as it is known."""
     try:
         return str(json.loads(origin.rewards)[1]["decides"])
     except (ValueError, LookupError, TypeError):
@@ -170,7 +170,10 @@ def _decided_by(origin: Provenance) -> str:
 
 
 def mark_begun(stored: Sequence[Stored]) -> None:
-    """The log keeps no chat template: that of a run began the thinking if completions end thoughts, and begin none."""
+    """Infer whether the chat template began the thinking: completions end thoughts, and begin none.
+
+    The log keeps no chat template.
+    """
     texts = [one.completion or "" for one in stored]
     begun = any(THINK_END in text for text in texts) and not any(THINK in text for text in texts)
     for one in stored:
@@ -181,7 +184,7 @@ def mark_begun(stored: Sequence[Stored]) -> None:
 
 
 def second_for(gold: str, decided_by: str) -> str:
-    """The verifier that fits a gold answer and is not the one that decided, where there is another."""
+    """Return a verifier that fits a gold answer and is not the one that decided, where there is another."""
     label, number = parse_label(gold), parse_number(final_answer(gold))
     fitting = ["choice_reward"] if label and label.isalpha() else ["numeric_reward"] if number is not None else []
     fitting.append("math_reward")
@@ -189,7 +192,7 @@ def second_for(gold: str, decided_by: str) -> str:
 
 
 def _score_again(stored: Sequence[Stored], second: str | None) -> int:
-    """Let a second verifier score what has a gold answer; returns how many."""
+    """Score completions that have a gold answer with a second verifier; return how many."""
     by_verifier: dict[str, list[Stored]] = defaultdict(list)
     for one in stored:
         if one.gold is not None:
@@ -235,7 +238,7 @@ def _prompt(text: str | None) -> Any:
 
 
 def look(stored: Sequence[Stored]) -> None:
-    """Add to each what is suspicious of its form."""
+    """Add findings about the form of each completion."""
     usual = median(one.length for one in stored) if stored else 0
     questions: dict[str, set[int]] = defaultdict(set)
     for one in stored:
@@ -253,7 +256,7 @@ def look(stored: Sequence[Stored]) -> None:
 
 
 def states_several(text: str) -> bool:
-    """Whether boxes, or sentences with "answer is", say different things, or a box was left open, or is denied."""
+    """Return whether boxes or "answer is" sentences differ, or a box was left open or is denied."""
     said = text.rpartition(THINK_END)[2]
     marked = marks(said)
     if marked != []:
@@ -262,7 +265,7 @@ def states_several(text: str) -> bool:
 
 
 def is_listed(text: str, gold: str) -> bool:
-    """Whether the gold answer is one of many things listed at the end."""
+    """Return whether the gold answer is one of many things listed at the end."""
     for part in text.rpartition(THINK_END)[2].rstrip()[-400:].splitlines()[-3:]:
         items = {item.strip(" .()$*").casefold() for item in _BETWEEN.split(_after_statement(part))} - {""}
         if len(items) >= MANY and final_answer(gold).casefold() in items:

@@ -8,12 +8,12 @@ from ...rewards import TRL_REWARDS, get_reward
 from ...rewards.check import GoldReport, check_golds
 from ...spelling import spelled
 from ..environment import require
-from ..experience.output import write, write_facts, write_json, write_table
+from ..experience.output import write, write_fields, write_json, write_table
 from ..main import UsageError
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; exit code 1 above a threshold."""
+    """Run the command; return exit code 1 above a threshold."""
     _refuse_the_old_form(args)
     require("datasets", "trl", "Loading a dataset")
     reward = _deciding(args)
@@ -37,14 +37,14 @@ def _refuse_the_old_form(args: argparse.Namespace) -> None:
 
 
 def _deciding(args: argparse.Namespace) -> Any:
-    """The reward function that decides: the first, or that of `--correctness_function`."""
+    """Return the reward function that decides: the first, or that of `--correctness_function`."""
     functions = {getattr(f, "__name__", ""): f for f in map(get_reward, args.reward_funcs)}
     if args.correctness_function is None:
         return next(iter(functions.values()))
     name = spelled(args.correctness_function, functions)
     if name not in functions:
         raise UsageError(
-            f"--correctness_function {args.correctness_function} is none of the reward functions {', '.join(functions)}."
+            f"--correctness_function {args.correctness_function} is not one of the reward functions {', '.join(functions)}."
         )
     return functions[name]
 
@@ -67,7 +67,7 @@ def _dataset(args: argparse.Namespace, answer_name: str) -> Any:
 
 
 def _exceeded(report: GoldReport, args: argparse.Namespace) -> list[str]:
-    """What is above its threshold, in words."""
+    """Say what is above its threshold."""
     shares = (
         ("cannot be read", report.share_unscorable, "max_unscorable", args.max_unscorable),
         ("do not score themselves 1 in a box", report.share_not_themselves, "max_misread", args.max_misread),
@@ -92,7 +92,7 @@ def _as_json(report: GoldReport, args: argparse.Namespace) -> dict[str, Any]:
 
 def _write(report: GoldReport, args: argparse.Namespace) -> None:
     scorable = report.rows - report.unscorable
-    write_facts(
+    write_fields(
         {
             "dataset": args.dataset_name, "reward function": report.reward, "gold answers": report.rows,
             "unreadable": _part(report.unscorable, report.rows),

@@ -9,7 +9,7 @@ from typing import Any
 
 STEPS_SHOWN = 10
 WORDS = 8
-"""Of an opening; a completion with fewer has none."""
+"""Number of words in an opening; a completion with fewer has none."""
 JUMP = 2.0
 """Times the median length of all earlier steps, or the inverse: a length that jumped."""
 _NUMBER = re.compile(r"\d+")

@@ -1,4 +1,4 @@
-"""Which scored completions are stored."""
+"""Admission rules: which scored completions are stored."""
 
 from ...registry import register
 from ..contexts import AdmissionCandidate
@@ -6,22 +6,25 @@ from ..quality import quality_of
 
 
 def correct(completion: AdmissionCandidate) -> bool:
-    """Right ones [ExGRPO, sec. 3.1]."""
+    """Admit correct completions [ExGRPO, sec. 3.1]."""
     return completion.correct
 
 
 def everything(completion: AdmissionCandidate) -> bool:
-    """Right and wrong ones."""
+    """Admit every scorable completion, right or wrong."""
     return True
 
 
 def single_success(completion: AdmissionCandidate) -> bool:
-    """The right one of a group that has exactly one."""
+    """Admit the correct completion of a group that has exactly one."""
     return completion.correct and completion.successes == 1
 
 
 def quality(completion: AdmissionCandidate) -> bool:
-    """Those whose quality exceeds `min_quality`: where even the greatest diversity could not make it, at once not."""
+    """Admit completions whose quality exceeds `min_quality`.
+
+    Before the quality is known, reject those that even the greatest diversity could not lift above it.
+    """
     c = completion
     if c.quality == c.quality:
         return c.quality > c.config.min_quality
@@ -29,7 +32,7 @@ def quality(completion: AdmissionCandidate) -> bool:
 
 
 def none(completion: AdmissionCandidate) -> bool:
-    """Nothing of this run; of what `experience_from` brings the right ones."""
+    """Admit nothing of this run; import the correct ones from `experience_from`."""
     return completion.correct
 
 

@@ -1,4 +1,4 @@
-"""Which trajectory leaves when there is no room."""
+"""Eviction rules: which trajectory leaves when there is no room."""
 
 import numpy as np
 
@@ -7,22 +7,22 @@ from ..candidates import Candidates
 
 
 def oldest(candidates: Candidates) -> int:
-    """The oldest."""
+    """Evict the oldest trajectory."""
     return 0
 
 
 def highest_entropy(candidates: Candidates) -> int:
-    """The one of the highest entropy; one that was never measured counts as highest, and of equals the oldest leaves."""
+    """Evict the one of highest entropy; unmeasured counts as highest, ties go to the oldest."""
     return int(np.argmax(np.nan_to_num(candidates.entropy[0], nan=np.inf)))
 
 
 def lowest_quality(candidates: Candidates) -> int:
-    """The one of the lowest quality; one that was never scored counts as lowest, and of equals the oldest leaves."""
+    """Evict the one of lowest quality; unscored counts as lowest, ties go to the oldest."""
     return int(np.argmin(np.nan_to_num(candidates.quality[0], nan=-np.inf)))
 
 
 def quality_tiers(candidates: Candidates) -> int:
-    """The oldest of the lowest tier that holds more than 5 % of the question's trajectories (recipe B)."""
+    """Evict the oldest of the lowest tier that holds more than 5 % of the question's trajectories (recipe B)."""
     from ..quality import eviction_place
 
     return eviction_place(np.nan_to_num(candidates.quality[0], nan=-1.0))

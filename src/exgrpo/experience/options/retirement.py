@@ -1,17 +1,20 @@
-"""When a question has been learned, and leaves replay and the fresh stream."""
+"""Retirement rules: when a question leaves replay and the fresh stream."""
 
 from ...registry import register
 from ..contexts import RetirementContext
 
 
 def solved(standing: RetirementContext) -> bool:
-    """Every fresh completion is right; one that cannot be scored never lets a question be solved [ExGRPO, sec. 3.1]."""
+    """Retire when every fresh completion is right; an unscorable one prevents it [ExGRPO, sec. 3.1]."""
     return standing.successes == standing.completions
 
 
 def threshold(standing: RetirementContext) -> bool:
-    """The accuracy is at least `retirement_threshold`: over all completions of the latest group, so that unscorable ones
-    count against it, or over the window where difficulty is one."""
+    """Retire when the accuracy is at least `retirement_threshold`.
+
+    The accuracy is over all completions of the latest group, so that unscorable ones count against it, or over the
+    window where difficulty is measured over one.
+    """
     s, at_least = standing, standing.config.retirement_threshold
     if s.config.difficulty == "window":
         return s.accuracy >= at_least
@@ -19,7 +22,7 @@ def threshold(standing: RetirementContext) -> bool:
 
 
 def never(standing: RetirementContext) -> bool:
-    """Questions stay."""
+    """Retire no question."""
     return False
 
 

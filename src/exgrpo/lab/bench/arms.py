@@ -1,4 +1,4 @@
-"""What `exgrpo bench step` compares: trainers of each arm on the same model, questions and rewards."""
+"""Arms of `exgrpo bench step`: trainers of each on the same model, questions and rewards."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ Reward = Callable[..., list[float | None]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured.
+    """The setting of a measurement.
 
     Args:
         model: `tiny`, or the directory of a model.
@@ -71,7 +71,7 @@ class Script:
         self._fresh = self._replayed = 0
 
     def __call__(self, prompts: list[Any], completions: list[Any], **kwargs: Any) -> list[float | None]:
-        """One reward a row; rows of a group stand side by side."""
+        """Return one reward a row; rows of a group stand side by side."""
         step = getattr(self.trainer, "_iteration", None)
         stored = {row // self.generations for row in (step.batch.stored if step is not None else ())}
         return [
@@ -79,7 +79,7 @@ class Script:
         ]
 
     def rewards_of(self, replayed: bool) -> list[float | None]:
-        """Of the next group."""
+        """Return the rewards of the next group."""
         place = self._replayed if replayed else self._fresh
         self._replayed, self._fresh = self._replayed + replayed, self._fresh + (not replayed)
         if self.variance == "half" and place % 2 != replayed:
@@ -88,11 +88,11 @@ class Script:
 
 
 def letters(texts: list[str]) -> NDArray[np.float64]:
-    """An embedding that costs nothing."""
+    """Compute an embedding that costs nothing."""
     return np.array([[1.0, *(text.count(chr(48 + i)) for i in range(10))] for text in texts])
 
 
-class Materials:
+class ArmInputs:
     """A model, questions and rewards, by setting; a model of its own for each arm."""
 
     def __init__(self, setting: Setting):
@@ -129,7 +129,7 @@ class Materials:
         return Dataset.from_list([{"prompt": [{"role": "user", "content": t}] if chat else t} for t in texts])
 
     def policy(self) -> tuple[Any, Any]:
-        """A model and its tokenizer."""
+        """Return a model and its tokenizer."""
         if self.setting.tiny:
             from ...tasks.tiny_policy import warm_policy
 
@@ -140,7 +140,7 @@ class Materials:
         return model, AutoTokenizer.from_pretrained(self.setting.model)
 
     def trainer(self, arm: str, directory: str, watch: Callable[[Reward], Reward] = lambda reward: reward) -> Any:
-        """A trainer of one arm. `watch` wraps the reward function."""
+        """Make a trainer of one arm; `watch` wraps the reward function."""
         setting = self.setting
         script = Script(setting.variance, setting.generations)
         given: Reward = self.reward or script
@@ -174,15 +174,18 @@ class Materials:
         return trainer
 
     def options(self) -> dict[str, Any]:
-        """Of ExGRPO's arms. With the task's own rewards nothing retires: else the questions that are left, and with them the
-        work of an arm, would change from turn to turn."""
+        """Return the options of ExGRPO's arms.
+
+        With the task's own rewards nothing retires: else the questions that are left, and with them the work of an arm,
+        would change from turn to turn.
+        """
         more = {"retirement": "never"} if self.setting.variance == "own" else {}
         return {"alarms": "off", "skip_rows": None if self.setting.skip_rows else False, **AT_ONCE, **more}
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """One thread, and nothing said but results."""
+    """Use one thread, and say nothing but results."""
     logger, threads, bars = logging.getLogger("exgrpo"), torch.get_num_threads(), is_progress_bar_enabled()
     level = logger.level
     torch.set_num_threads(1)

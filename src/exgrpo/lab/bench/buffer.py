@@ -1,4 +1,4 @@
-"""`exgrpo bench buffer`: what it takes to plan a step and to store what came of it, in memory, as experience grows."""
+"""`exgrpo bench buffer`: the cost of planning a step and storing its outcome, in memory, as experience grows."""
 
 import argparse
 import gc
@@ -29,23 +29,23 @@ SAME = PolicyStats(1.0)
 
 
 class OneTrajectoryStore:
-    """Token arrays are not what is measured: every serial answers with one and the same."""
+    """A store that returns the same trajectory for every serial: token arrays are not measured."""
 
     def __init__(self) -> None:
         self.any = Trajectory(0, np.arange(TOKENS), np.full(TOKENS, -1.0), np.ones(1), 0, entropy=1.0)
 
     def put_many(self, serials: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
-        """Forgotten."""
+        """Forget them."""
 
     def get_many(self, serials: Sequence[int]) -> list[Trajectory]:
         return [self.any] * len(serials)
 
     def drop_many(self, serials: Sequence[int]) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to forget."""
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """A row for each size and choice, each size in a process of its own; and torchrl's buffer where it is installed."""
+    """Measure each size in a process of its own, a row for each choice; and torchrl's buffer where installed."""
     rows = [
         row
         for size in args.sizes
@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows_of(size: int, repeats: int) -> list[dict[str, Any]]:
-    """Of one size, in this process: each choice begins with the same experience."""
+    """Measure one size in this process; each choice begins with the same experience."""
     rng = np.random.default_rng(0)
     gc.collect()
     before = resident()
@@ -79,7 +79,7 @@ def rows_of(size: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def planner_of(size: int, choice: str) -> ReplayPlanner:
-    """That replays whole batches, and has room for ten trajectories a question."""
+    """Make a planner that replays whole batches, with room for ten trajectories a question."""
     questions = size // PER_QUESTION
     order = np.random.default_rng(0).permutation(questions)
     config = ReplayConfig(
@@ -93,7 +93,7 @@ def planner_of(size: int, choice: str) -> ReplayPlanner:
 
 
 def filled(planner: ReplayPlanner, rng: np.random.Generator) -> tuple[ExperienceBuffer, float]:
-    """Its buffer, full, and the seconds that one trajectory took to be admitted, of the last tenth."""
+    """Fill the planner's buffer; return it, and the seconds per admitted trajectory over the last tenth."""
     buffer, questions = planner.buffer, planner.buffer.config.capacity // PER_QUESTION
     seconds, counted = 0.0, 0
     for question in range(questions):
@@ -107,14 +107,17 @@ def filled(planner: ReplayPlanner, rng: np.random.Generator) -> tuple[Experience
 
 
 def trajectory(question: int, rng: np.random.Generator, step: int, number: int) -> Trajectory:
-    """Of eight tokens, unlike any other of its question."""
+    """Make a trajectory of eight tokens, unlike any other of its question."""
     ids = np.array([question & 0xFFFF, question >> 16, number, step, *range(TOKENS - 4)])
     logps, rewards = np.full(TOKENS, -1.0, np.float32), np.ones(1, np.float32)
     return Trajectory(question, ids, logps, rewards, step, entropy=float(rng.random()))
 
 
 def steps_of(planner: ReplayPlanner, rng: np.random.Generator, repeats: int) -> dict[str, float]:
-    """Milliseconds of CPU time of plan, and of observe and admit, of a step; medians, and of their sum also 95 %."""
+    """Measure the CPU milliseconds of plan, and of observe and admit.
+
+    Medians, and of their sum also the 95 % quantile.
+    """
     plans, observes, admits = [], [], []
     for step in range(1, repeats + 1):
         start = time.thread_time()
@@ -138,7 +141,10 @@ def steps_of(planner: ReplayPlanner, rng: np.random.Generator, repeats: int) -> 
 
 
 def outcome_of(plan: StepPlan, rng: np.random.Generator, step: int) -> tuple[list[Group], list[Trajectory]]:
-    """What comes of a planned step: fresh completions right or wrong, at least one wrong; two new trajectories a question."""
+    """Make up the outcome of a planned step.
+
+    Fresh completions right or wrong, at least one wrong; two new trajectories a question.
+    """
     outcomes = (rng.random((B, K)) < 0.5).astype(np.int8)
     outcomes[:, 0] = 0
     groups = [
@@ -152,7 +158,7 @@ def outcome_of(plan: StepPlan, rng: np.random.Generator, step: int) -> tuple[lis
 
 
 def against(row: Mapping[str, Any], repeats: int) -> dict[str, Any]:
-    """The same size and batch in torchrl's prioritized replay buffer: sample 64, change their priorities, extend by 128.
+    """Measure the same in torchrl's prioritized replay buffer: sample 64, change priorities, extend by 128.
 
     Args:
         row: of ours: there, to sample is to plan, and to extend is to admit.
@@ -166,7 +172,7 @@ def against(row: Mapping[str, Any], repeats: int) -> dict[str, Any]:
 
 
 def theirs(size: int, repeats: int) -> dict[str, float]:
-    """Rows of the same columns; priorities as by default."""
+    """Measure torchrl's buffer: rows of the same columns, default priorities."""
     import torch
     from tensordict import TensorDict
     from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
@@ -208,7 +214,7 @@ def _timed(seconds: list[float], call: Callable[[], Any]) -> Any:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """A row for each size and choice, and the comparison where there is one."""
+    """Print a row for each size and choice, and the comparison where there is one."""
     write(
         f"A step: {B} questions of {K}, all replayed; {NEW} new trajectories of {TOKENS} tokens. CPU time, medians.\n"
     )

@@ -15,7 +15,7 @@ from ...config import ReplayConfig
 from ...experience import Trajectory
 from ...experience.events import Observed, Planned, PlannerState
 from ...experience.replayed import snapshot_of
-from ...log import LogWriter, Provenance, QuestionFacts, rebuild
+from ...log import LogWriter, Provenance, QuestionRecord, rebuild
 from ...replay import FreshStream, ReplayPlanner
 from .buffer import NEW, PER_QUESTION, SAME, B, K, outcome_of
 from .machine import resident
@@ -31,12 +31,12 @@ class Synthetic:
     def __init__(self, number: int):
         self.keys = [f"{i:032x}" for i in range(number)]
 
-    def facts(self, question: int) -> QuestionFacts:
-        return QuestionFacts(self.keys[question], question, f"What is {question} + {question}?", '{"answer": "42"}')
+    def record(self, question: int) -> QuestionRecord:
+        return QuestionRecord(self.keys[question], question, f"What is {question} + {question}?", '{"answer": "42"}')
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """A row for each size: filled in one process, opened and measured in another."""
+    """Measure each size: filled in one process, opened and measured in another."""
     rows = []
     for size in args.sizes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
@@ -48,7 +48,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def planner_on(log: LogWriter, size: int) -> ReplayPlanner:
-    """That replays half of each batch."""
+    """Make a planner that replays half of each batch."""
     questions = size // PER_QUESTION
     config = ReplayConfig(
         start_pass_at_1=0.0,
@@ -135,7 +135,7 @@ def steps(path: str, size: int, tokens: int, repeats: int) -> dict[str, float]:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """A row for each size."""
+    """Print a row for each size."""
     write(
         f"A step: {B} questions of {K}, half replayed; {NEW} new trajectories. Medians, CPU time of the caller; until written, "
         "open and checkpoint: wall time.\n"

@@ -1,4 +1,4 @@
-"""What a figure was measured on, written beside it; and this process's memory. Imports nothing heavy."""
+"""The machine that a figure was measured on, and this process's memory. Imports nothing heavy."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CPUS = Path("/proc/cpuinfo")
 
 
 def describe(*more: str) -> dict[str, Any]:
-    """The machine and the versions of the packages that figures depend on, and of `more` packages."""
+    """Describe the machine, and the versions of the packages that figures depend on and of `more` packages."""
     return {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -55,12 +55,12 @@ def save(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory now; its peak where the system does not say."""
+    """Return the bytes of this process in memory now; its peak where the system does not say."""
     return _status("VmRSS") or _peak_of_the_system()
 
 
 def peak() -> int:
-    """The most bytes of this process in memory so far.
+    """Return the peak bytes of this process in memory so far.
 
     Linux carries `ru_maxrss` over from the process that started this one; its own is in /proc.
     """

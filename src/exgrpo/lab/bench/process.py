@@ -1,4 +1,4 @@
-"""A measurement in a process of its own: its memory, and what it loads, are its own. Imports nothing heavy.
+"""Measurements in a separate process, with its own memory and imports. Imports nothing heavy.
 
 `python -m exgrpo.lab.bench.process package.module:name JSON` calls that function, and prints what it returns as JSON.
 """
@@ -15,7 +15,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def in_a_process(function: str, **arguments: Any) -> Any:
-    """What `package.module:name` returns there; arguments and result are values that JSON knows.
+    """Call `package.module:name` in a process of its own; arguments and result are JSON values.
 
     Raises:
         WorkerError: it failed, or its process died; `details` holds what it wrote to stderr.

@@ -62,7 +62,7 @@ class Clock:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Figures of all arms, as `setting` and `arms`."""
+    """Measure all arms; return `setting` and `arms`."""
     require("trl", "trl", "A bench of training steps")
     setting = setting_of(args)
     memory = {} if args.no_memory else peaks(setting)
@@ -94,7 +94,7 @@ def setting_of(args: argparse.Namespace) -> Any:
 
 
 def clock_of() -> tuple[str, Callable[[], float]]:
-    """Which clock, and what it says."""
+    """Return the name of the clock, and the clock."""
     import torch
 
     if not torch.cuda.is_available():
@@ -110,9 +110,9 @@ def clock_of() -> tuple[str, Callable[[], float]]:
 class Arm:
     """A trainer that takes turns."""
 
-    def __init__(self, materials: Any, name: str, directory: str):
+    def __init__(self, inputs: Any, name: str, directory: str):
         self.clock = Clock(clock_of()[1])
-        self.trainer = trainer = materials.trainer(name, directory, lambda f: self.clock.timed(f, "reward function"))
+        self.trainer = trainer = inputs.trainer(name, directory, lambda f: self.clock.timed(f, "reward function"))
         for method, phase in PHASES:
             self.clock.watch(trainer, method, phase)
         self.clock.watch(trainer.model, "generate", "generate")
@@ -122,7 +122,7 @@ class Arm:
         trainer.add_callback(self.steps)
 
     def turn(self, steps: int) -> dict[str, Any]:
-        """Some steps; means over them."""
+        """Run some steps; return means over them."""
         self.steps.begin(steps)
         self.clock.own.clear()
         self.trainer.train()
@@ -137,7 +137,7 @@ def _steps(trainer: "ExGRPOTrainer", now: Callable[[], float]) -> Any:
     from transformers import TrainerCallback
 
     class Steps(TrainerCallback):
-        """Seconds of the steps of a turn, what the trainer says of them, and its end."""
+        """A callback that collects the seconds and logs of a turn's steps, and ends it."""
 
         def begin(self, steps: int) -> None:
             self.left, self.seconds, self.wall = steps, 0.0, 0.0
@@ -160,11 +160,11 @@ def _steps(trainer: "ExGRPOTrainer", now: Callable[[], float]) -> Any:
 
 def turns(setting: Any) -> dict[str, dict[str, Any]]:
     """Warm up every arm, then let them take turns."""
-    from .arms import Materials
+    from .arms import ArmInputs
 
-    materials, rounds = Materials(setting), []
+    inputs, rounds = ArmInputs(setting), []
     with tempfile.TemporaryDirectory() as directory:
-        arms = {name: Arm(materials, name, f"{directory}/{name}") for name in setting.arms}
+        arms = {name: Arm(inputs, name, f"{directory}/{name}") for name in setting.arms}
         for name, arm in arms.items():
             arm.turn(setting.warm_up)
             _say(f"{name}: {setting.warm_up} steps of warm-up")
@@ -177,7 +177,7 @@ def turns(setting: Any) -> dict[str, dict[str, Any]]:
 
 
 def row_of(arm: str, first: str, rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Medians over rounds, and the range of ratios to the first arm of the same round."""
+    """Return medians over rounds, and the range of ratios to the first arm of the same round."""
     mine = [turn[arm] for turn in rounds]
     ratios, walls = ([turn[arm][which] / turn[first][which] for turn in rounds] for which in ("seconds", "wall"))
     phases = {name: None for turn in mine for name in turn["phases"]}
@@ -202,7 +202,7 @@ def _say(text: str) -> None:
 
 
 def peaks(setting: Any) -> dict[str, dict[str, float]]:
-    """Peak memory of each arm in a process of its own, and over that of the first."""
+    """Return the peak memory of each arm in a process of its own, and its ratio to the first arm's."""
     found: dict[str, dict[str, float]] = {}
     for arm in setting.arms:
         found[arm] = in_a_process("exgrpo.lab.bench.step:peak_of", setting=asdict(setting), arm=arm)
@@ -212,15 +212,18 @@ def peaks(setting: Any) -> dict[str, dict[str, float]]:
 
 
 def peak_of(setting: Mapping[str, Any], arm: str) -> dict[str, float]:
-    """MB of this process before the model is there, and at most, over the warm-up and two turns; on a GPU, of its memory."""
+    """Return MB of this process before the model is there, and at most, over the warm-up and two turns.
+
+    On a GPU, of its memory.
+    """
     import torch
 
-    from .arms import Materials, Setting, quietly
+    from .arms import ArmInputs, Setting, quietly
 
     with quietly(), tempfile.TemporaryDirectory() as directory:
-        materials = Materials(Setting(**setting))
+        inputs = ArmInputs(Setting(**setting))
         before = resident()
-        trainer = materials.trainer(arm, directory)
+        trainer = inputs.trainer(arm, directory)
         steps = _steps(trainer, time.perf_counter)
         trainer.add_callback(steps)
         steps.begin(setting["warm_up"] + 2 * setting["steps"])
@@ -234,7 +237,7 @@ def peak_of(setting: Mapping[str, Any], arm: str) -> dict[str, float]:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Two tables: arms, and their phases in milliseconds."""
+    """Print two tables: arms, and their phases in milliseconds."""
     arms, first = result["arms"], result["first"]
     clock = next(iter(arms.values()))["clock"]
     columns = [

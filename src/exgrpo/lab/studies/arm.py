@@ -16,7 +16,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from ...archive.merge import import_source
-from ...cli.training import Material, Settings, check_material, load_material, make_trainer, parse
+from ...cli.training import RunInputs, Settings, check_inputs, load_inputs, make_trainer, parse
 from ...errors import ConfigurationError
 from ...evaluation import EvaluationResult, evaluate_policy
 from ...experience.events import Admitted, Event, Replayed, one_by_one
@@ -61,28 +61,28 @@ HISTORY_FIELDS = ("loss", "grad_norm", "entropy")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run of `exgrpo train` before its trainer: its settings, its questions and rewards, and the held-out questions."""
+    """A prepared run of `exgrpo train`: settings, questions, rewards and held-out questions; no trainer yet."""
 
     regime: Regime | RecipeRegime
     settings: Settings
-    material: Material
+    inputs: RunInputs
     held_out: Any
 
     @property
     def deciding(self) -> int:
-        """Which reward function says what is right."""
-        names = [getattr(function, "__name__", "") for function in self.material.rewards]
+        """Index of the reward function that decides."""
+        names = [getattr(function, "__name__", "") for function in self.inputs.rewards]
         return correctness_index(names, self.settings.args.correctness_function)
 
     def evaluate(self, trainer: ExGRPOTrainer) -> EvaluationResult:
         """Measure the trainer's policy on the held-out questions."""
-        args, task = self.settings.args, self.material.task
+        args, task = self.settings.args, self.inputs.task
         assert args.max_completion_length is not None
         return evaluate_policy(
             trainer.accelerator.unwrap_model(trainer.model),
             trainer.processing_class,
             self.held_out,
-            self.material.rewards[self.deciding],
+            self.inputs.rewards[self.deciding],
             num_samples=self.regime.num_samples,
             temperature=self.regime.eval_temperature,
             max_new_tokens=args.max_completion_length,
@@ -99,19 +99,19 @@ def prepare(
     """Read and check what an arm trains with; nothing of its model yet."""
     given = {**regime.recipe_of(seed), "preset": preset, **options}
     settings = parse({**given, **unsaved(given), "max_steps": max_steps, "output_dir": output_dir}, [])
-    material = load_material(settings, held_out=True)
-    check_material(settings, material)
-    held_out = material.eval
-    if material.task is None and len(held_out) > regime.eval_questions:
+    inputs = load_inputs(settings, held_out=True)
+    check_inputs(settings, inputs)
+    held_out = inputs.eval
+    if inputs.task is None and len(held_out) > regime.eval_questions:
         held_out = held_out.shuffle(seed=EVALUATION_SEED).select(range(regime.eval_questions))
-    return Prepared(regime, settings, replace(material, eval=None), held_out)
+    return Prepared(regime, settings, replace(inputs, eval=None), held_out)
 
 
 def evaluate_start(seed: int, regime: Regime | RecipeRegime) -> dict[str, Any]:
-    """Held-out figures of the common start; the first point of every arm's curve."""
+    """Evaluate the common start on held-out questions: the first point of every arm's curve."""
     with tempfile.TemporaryDirectory() as output_dir, quiet_host():
         prepared = prepare(regime, seed, "on-policy", {}, output_dir, max_steps=1)
-        result = prepared.evaluate(make_trainer(prepared.settings, prepared.material))
+        result = prepared.evaluate(make_trainer(prepared.settings, prepared.inputs))
     return {"seed": seed, "step": 0, "at": 0, "tokens": 0, **figures(result)}
 
 
@@ -163,12 +163,12 @@ def run_arm(
             }
         prepared = prepare(regime, seed, preset, {**options, **limits}, output_dir, most)
         solved = SolvedQuestions(
-            prepared.material.rewards[prepared.deciding], prepared.settings.args.correctness_threshold
+            prepared.inputs.rewards[prepared.deciding], prepared.settings.args.correctness_threshold
         )
-        rewards = [*prepared.material.rewards]
+        rewards = [*prepared.inputs.rewards]
         rewards[prepared.deciding] = solved.reward_function
-        trainer = make_trainer(prepared.settings, replace(prepared.material, rewards=rewards))
-        stored = StoredAnswers(trainer, prepared.material.task)
+        trainer = make_trainer(prepared.settings, replace(prepared.inputs, rewards=rewards))
+        stored = StoredAnswers(trainer, prepared.inputs.task)
         watch = Watch(trainer, prepared, budget, on_progress)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(watch)
@@ -204,10 +204,10 @@ def write_bank(regime: Regime, seed: int, preset: str, options: Mapping[str, Any
     """
     into = Path(folder) / "bank.db"
     prepared = prepare(regime, seed, preset, options, str(into.with_suffix("")), max_steps=1)
-    task = prepared.material.task
+    task = prepared.inputs.task
     assert isinstance(task, Family)
     answers = [task.solution(question) for question in task.draw("train", regime.train_questions, seed)[:number]]
-    trainer = make_trainer(prepared.settings, prepared.material)
+    trainer = make_trainer(prepared.settings, prepared.inputs)
     made = Demonstrations(
         trainer, [Demonstration(f"question {row}", row, Completion(text)) for row, text in enumerate(answers)]
     )
@@ -219,14 +219,14 @@ def write_bank(regime: Regime, seed: int, preset: str, options: Mapping[str, Any
 
 
 def most_steps(budget: Budget, updates: int) -> int:
-    """Optimizer steps after which an arm ends in any case."""
+    """Return the optimizer steps after which an arm ends in any case."""
     if budget.kind == "steps":
         return int(budget.size)
     return ENDLESS if budget.steps is None else SURPLUS_STEPS * budget.steps * updates
 
 
 def figures(result: EvaluationResult) -> dict[str, Any]:
-    """What of an evaluation is kept."""
+    """Return the figures of an evaluation that are kept."""
     row = result.as_row()
     kept = ("greedy_accuracy", "valid_share", "distinct_right", "mean_length", "cut_share")
     return {f"pass_at_{k}": value for k, value in result.pass_at_k.items()} | {name: row[name] for name in kept}
@@ -259,7 +259,10 @@ class SolvedQuestions:
 
 
 class StoredAnswers:
-    """Whether what is stored and replayed is right by right reasoning, and how often the same trajectory is taken."""
+    """Statistics of stored and replayed trajectories.
+
+    Whether they are right by right reasoning, and how often the same one is taken.
+    """
 
     def __init__(self, trainer: ExGRPOTrainer, task: Task | None):
         self.valid: dict[int, bool] = {}
@@ -270,8 +273,10 @@ class StoredAnswers:
             trainer.experience.listeners.append(one_by_one(self._see))
 
     def figures(self) -> dict[str, Any]:
-        """`stored_valid`, `replayed_valid`: shares, where the task can tell; `distinct_picks`: different trajectories over all
-        picks."""
+        """Return `stored_valid`, `replayed_valid` and `distinct_picks`.
+
+        Shares of valid reasoning, where the task can tell; different trajectories over all picks.
+        """
         picks, told = len(self.picks), self._task is not None
         return {
             "stored": len(self.valid),
@@ -334,7 +339,7 @@ class Watch(TrainerCallback):
         return math.fsum(row.get(name) or 0.0 for row in self.history) / max(1, len(self.history))
 
     def _used(self, step: int) -> float:
-        """How much of the budget is used up; of time the longest of all processes, so that they end together."""
+        """Return the used share of the budget; of time, the longest of all processes, so that they end together."""
         if self.budget.kind == "tokens":
             return self.trainer.generated_tokens
         if self.budget.kind == "steps":
@@ -344,7 +349,10 @@ class Watch(TrainerCallback):
         return float(accelerator.gather(torch.tensor([trained], device=accelerator.device)).max())
 
     def _evaluate(self, step: int, number: float) -> None:
-        """`at` is the evaluation's place in the budget, the same for all arms; `tokens` is what was generated."""
+        """Evaluate.
+
+        `at` is the evaluation's place in the budget, the same for all arms; `tokens` is what was generated.
+        """
         self._evaluated = number
         began, cpu = time.perf_counter(), time.process_time()
         self.seconds["cpu"].append(cpu - self._cpu)
@@ -374,7 +382,7 @@ class Watch(TrainerCallback):
 
 
 def set_up_worker() -> None:
-    """What a process that trains arms does first: its threads, and nothing that would write between the lines of the display.
+    """Set up a process that trains arms: its threads, and no output between the lines of the display.
 
     No bars for weights that load in a millisecond; why replay is idle is in the progress of an arm.
     """

@@ -24,13 +24,16 @@ LOGGED = (
     "replay/entropy",
     "replay/injected",
 )
-"""Of a run's log, the means between two evaluations are kept, to six digits."""
+"""Metrics whose means between two evaluations are kept from a run's log, to six digits."""
 
 Row = dict[str, Any]
 
 
 def run_cell(cell: Cell, on_progress: Callable[[Mapping[str, Any]], None]) -> tuple[Row, Row]:
-    """What came of a cell, and what it cost; only the second differs from one time to the next."""
+    """Run a cell; return its results and its costs.
+
+    Only the costs differ from one time to the next.
+    """
     setting = cell.setting
     head = {"key": cell.key, "setting": setting.name, "arm": cell.arm.name if cell.arm else None, "seed": cell.seed}
     head["fingerprint"] = cell.fingerprint
@@ -52,7 +55,7 @@ def run_cell(cell: Cell, on_progress: Callable[[Mapping[str, Any]], None]) -> tu
 
 
 def with_log(curve: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Each point of a curve with the means of the log since the point before."""
+    """Add to each point of a curve the means of the log since the point before."""
     rows, since = [], 0
     for point in curve:
         steps = [row for row in history if since < row["step"] <= point["step"]]

@@ -8,13 +8,16 @@ LAUNCHED = "exgrpo.cli.main compare"
 
 
 def shell_script(keys: Sequence[str], words: Sequence[str], launcher: str | None, name: str) -> str:
-    """A line a run; each may be run anywhere, in any order, that sees the same folder."""
+    """Write a line for each run; each may run anywhere, in any order, that sees the same folder."""
     lines = ["#!/bin/bash", "set -e", *(_command(key, words, launcher) for key in keys), _together(words)]
     return "\n".join(lines) + "\n"
 
 
 def scheduler_script(keys: Sequence[str], words: Sequence[str], launcher: str | None, name: str) -> str:
-    """A Slurm array job, a task a run. Its resources are for the user to fill in."""
+    """Write a Slurm array job, a task for each run.
+
+    Its resources are for the user to fill in.
+    """
     cases = [f"  {i}) {_command(key, words, launcher)} ;;" for i, key in enumerate(keys)]
     lines = [
         "#!/bin/bash",

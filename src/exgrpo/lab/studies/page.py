@@ -1,4 +1,4 @@
-"""What came of a study as one HTML page with its pictures inside, as JSON beside it, and in words."""
+"""Results of a study as one HTML page with its pictures inside, as JSON beside it, and in words."""
 
 import base64
 import json
@@ -71,7 +71,10 @@ def _machine(found: Findings) -> str:
 
 
 def compared(found: Findings, setting: str) -> list[tuple[str, str]]:
-    """Pairs of arms with results: each to the baseline (at its own learning rate, if there are several), and the contrasts."""
+    """Return pairs of arms with results: each to the baseline, and the study's contrasts.
+
+    With several learning rates, the baseline is the one at the arm's own.
+    """
     arms = {arm.name: (plain_name(arm.name), arm.options.get("learning_rate")) for arm in found.setting(setting).arms}
     names, base = list(arms), plain_name(found.study.baseline)
     of_rate = {rate: name for name, (plain, rate) in arms.items() if plain == base}
@@ -82,7 +85,10 @@ def compared(found: Findings, setting: str) -> list[tuple[str, str]]:
 
 
 def pair_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
-    """A row a pair of arms, in points: mean difference with its interval, or without one below five pairs."""
+    """Return a row for each pair of arms, in points: mean difference with its interval.
+
+    Without an interval below five pairs.
+    """
     k = f"pass_at_{found.setting(setting).regime.num_samples}"
     rows = []
     for ours, theirs in compared(found, setting):
@@ -95,7 +101,10 @@ def pair_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
 
 
 def in_points(found: Findings, setting: str, ours: str, theirs: str, figure: str) -> str | None:
-    """`+7.0 [-3.8, +17.9]`; `+7.0, no interval` below five pairs; None where a run lacks the figure."""
+    """Format a difference: `+7.0 [-3.8, +17.9]`; without an interval below five pairs.
+
+    None where a run lacks the figure.
+    """
     values = found.pairs(setting, ours, theirs, figure)
     if not values:
         return None
@@ -110,7 +119,7 @@ def in_points(found: Findings, setting: str, ours: str, theirs: str, figure: str
 
 
 def in_words(found: Findings) -> list[str]:
-    """What is told apart and what is not, a sentence a pair of arms; and what collapsed."""
+    """Say which differences are significant, a sentence for each pair of arms; and what collapsed."""
     lines = []
     for setting in found.study.settings:
         if (sweep := Sweep.of_arms(found, setting.name)) is not None:
@@ -153,7 +162,7 @@ def _advice(difference: PairedDifference) -> str:
 
 
 def as_json(found: Findings) -> Mapping[str, Any]:
-    """Tables and words as JSON values; differences as numbers."""
+    """Return tables and words as JSON values; differences as numbers."""
     settings = {}
     for setting in found.study.settings:
         pairs = compared(found, setting.name)

@@ -28,7 +28,7 @@ GRID = 24  # points at which the curves of several seeds are averaged
 
 
 def draw_setting(found: Findings, setting: str, path: Path) -> Path:
-    """Six panels: Pass@1 over tokens, over steps and over processor time, Pass@k, entropy, and retired questions.
+    """Draw six panels: Pass@1 over tokens, steps and processor time, Pass@k, entropy, and retired questions.
 
     Lines are means over seeds, each seed's curve read between its evaluations by straight lines; an arm's line ends
     where its quickest seed does. With five seeds and more, and at most four arms, a band is the mean's 95 % interval by
@@ -60,7 +60,7 @@ def draw_setting(found: Findings, setting: str, path: Path) -> Path:
 
 
 def draw_arms(found: Findings, settings: Sequence[str], arms: Sequence[str], path: Path) -> Path:
-    """One panel for each setting: held-out Pass@1 of a few arms over tokens, with the 95 % intervals of the means."""
+    """Draw one panel for each setting: held-out Pass@1 of a few arms over tokens, with 95 % intervals."""
     figure, canvas = new_figure(4.6 * len(settings), 3.6)
     styles = arm_styles(arms)
     handles: dict[str, Any] = {}
@@ -75,7 +75,10 @@ def draw_arms(found: Findings, settings: Sequence[str], arms: Sequence[str], pat
 
 
 def draw_differences(found: Findings, path: Path, settings: Sequence[str] | None = None) -> Path | None:
-    """Every arm's paired difference to the baseline in Pass@1 and Pass@k; None where no setting has five pairs."""
+    """Draw each arm's paired difference to the baseline in Pass@1 and Pass@k.
+
+    None where no setting has five pairs.
+    """
     from .summary import difference_rows
 
     names = [s for s in settings or [s.name for s in found.study.settings] if difference_rows(found, s)]
@@ -132,12 +135,12 @@ def _draw(
 
 
 def _width(place: int, arms: int) -> float:
-    """Of an arm's line: the later, the thinner, so that of two lines in one place both are seen."""
+    """Return the width of an arm's line: the later, the thinner, so that overlapping lines are both seen."""
     return 3.4 - 2.0 * place / max(1, arms - 1)
 
 
 def _widen(panel: Any, least: float) -> None:
-    """The axis of a figure that is never negative, at least this long: noise is not drawn as if it were much."""
+    """Make the axis of a figure that is never negative at least this long, so that noise does not look large."""
     if panel.lines:
         low, high = panel.get_ylim()
         high = max(high, low + least)

@@ -1,4 +1,7 @@
-"""What a run on a recipe costs, from two steps of it: told before a comparison starts, and what its budget is reckoned from."""
+"""Cost of a run on a recipe, estimated from two of its steps.
+
+It is told before a comparison starts, and budgets are computed from it.
+"""
 
 import functools
 import json
@@ -45,15 +48,15 @@ class Probe:
     warm_up: float = 0.0
 
     def tokens_of(self, steps: int) -> int:
-        """Completion tokens of so many on-policy optimizer steps, to three digits."""
+        """Return completion tokens of so many on-policy optimizer steps, to three digits."""
         return int(float(f"{self.tokens * steps / self.updates:.3g}"))
 
     def steps_of(self, tokens: float) -> int:
-        """On-policy optimizer steps that generate so many tokens."""
+        """Return on-policy optimizer steps that generate so many tokens."""
         return max(1, round(tokens / self.tokens * self.updates))
 
     def seconds(self, cell: Cell) -> float:
-        """What a cell takes on this machine."""
+        """Estimate how long a cell takes on this machine."""
         if cell.arm is None:
             return self.load + self.warm_up + self.evaluate
         regime = cell.setting.regime
@@ -86,7 +89,7 @@ def check_arms(study: Study, setting: Setting) -> None:
 
 
 def probed(setting: Setting, seed: int, folder: Path) -> Probe:
-    """What a run of the setting costs: as an earlier start measured it on this recipe, or measured now.
+    """Return the cost of a run of the setting, as measured by an earlier start, or now.
 
     It is kept, so that a comparison that goes on has the budget that it began with.
     """
@@ -127,9 +130,9 @@ def run_probe(regime: RecipeRegime, seed: int, preset: str, options: Mapping[str
         updates = max(1, args.steps_per_generation // args.gradient_accumulation_steps) * args.num_iterations
         args.max_steps = 2 * updates
         waited, warm_up = _warmed_up(prepared)
-        clock, rewards = _clock(updates), [*prepared.material.rewards]
+        clock, rewards = _clock(updates), [*prepared.inputs.rewards]
         rewards[prepared.deciding] = clock.timed(rewards[prepared.deciding])
-        trainer = make_trainer(prepared.settings, replace(prepared.material, rewards=rewards))
+        trainer = make_trainer(prepared.settings, replace(prepared.inputs, rewards=rewards))
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(clock)
         began = time.perf_counter()
@@ -149,10 +152,10 @@ def run_probe(regime: RecipeRegime, seed: int, preset: str, options: Mapping[str
 
 
 def _warmed_up(prepared: Any) -> tuple[float, float]:
-    """Have the tiny policy of the seed made, if it is one: what that took now, and what it takes where it is not there yet."""
+    """Make the tiny policy of the seed, if it is one; return seconds that this took now, and that it takes uncached."""
     from ...tasks.tiny_policy import tiny_policy
 
-    script, task = prepared.settings.script, prepared.material.task
+    script, task = prepared.settings.script, prepared.inputs.task
     if not prepared.regime.is_tiny:
         return 0.0, 0.0
     began = time.perf_counter()
@@ -162,7 +165,7 @@ def _warmed_up(prepared: Any) -> tuple[float, float]:
 
 
 def _clock(updates: int) -> Any:
-    """A callback that knows when the last of two generations began, was scored, and was learned from."""
+    """Make a callback that times the last of two generations: begun, scored, trained."""
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):

@@ -1,4 +1,4 @@
-"""What the arms of a comparison on a recipe of `exgrpo train` have in common. Data; imports no host."""
+"""The common part of the arms of a comparison on a recipe of `exgrpo train`. Data; imports no host."""
 
 import math
 from collections.abc import Mapping
@@ -86,15 +86,15 @@ class RecipeRegime:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether the policy is the built-in one: a seed is then of questions, warm-up and training together."""
+        """True if the policy is the built-in one: a seed is then of questions, warm-up and training together."""
         return self.recipe.get("task") is not None and self.recipe.get("model_name_or_path") is None
 
     def as_dict(self) -> dict[str, Any]:
-        """What decides the results."""
+        """Return what decides the results."""
         return {**asdict(self), "recipe": {k: v for k, v in self.recipe.items() if k not in (*OF_THE_STUDY, "env")}}
 
     def recipe_of(self, seed: int) -> dict[str, Any]:
-        """Options of `exgrpo train` for a seed."""
+        """Return options of `exgrpo train` for a seed."""
         own = {name: value for name, value in self.recipe.items() if name not in (*OF_THE_STUDY, "env")}
         if self.recipe.get("task") is not None:
             own["task_eval_questions"] = self.eval_questions
@@ -103,14 +103,14 @@ class RecipeRegime:
         return {**own, "seed": seed}
 
     def shortened(self) -> "RecipeRegime":
-        """A few steps, questions and samples."""
+        """Return a regime of a few steps, questions and samples."""
         [(kind, size)] = self.budget_of.items()
         few = {kind: min(size, 8)} if kind in ("steps", "right_answers") else {"steps": 4}
         sizes = {name: min(getattr(self, name), most) for name, most in SHORT.items()}
         return replace(self, budget_of=few, most_steps=None, **sizes)
 
     def budget(self, seed: int, factor: float = 1.0, tokens: int | None = None) -> Budget:
-        """What an arm of the seed may use; `tokens` in place of the study's own."""
+        """Return what an arm of the seed may use; `tokens` replaces the study's own."""
         [(kind, size)] = {"tokens": tokens}.items() if tokens is not None else self.budget_of.items()
         assert size is not None
         steps = None if self.most_steps is None else math.ceil(self.most_steps * max(factor, 1.0))

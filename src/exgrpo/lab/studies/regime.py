@@ -1,4 +1,4 @@
-"""What the arms of a comparison have in common: task, sizes, learning rate, length. Data; imports no host."""
+"""The common part of the arms of a comparison: task, sizes, learning rate, length. Data; imports no host."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ DEMO_PRESETS = ("on-policy", "exgrpo", "positive-weight", "rescue")
 
 @dataclass(frozen=True)
 class Regime:
-    """Everything of an arm but its preset and its seed.
+    """The options of an arm but its preset and its seed.
 
     Args:
         task: name of a built-in family, and its knobs.
@@ -65,7 +65,7 @@ class Regime:
         return asdict(self)
 
     def recipe_of(self, seed: int) -> dict[str, Any]:
-        """Options of `exgrpo train` for a seed: of its questions, its warm-up and its training."""
+        """Return options of `exgrpo train` for a seed: of its questions, its warm-up and its training."""
         from ...tasks import get_task
 
         task = get_task(self.task, **self.knobs)
@@ -94,7 +94,7 @@ class Regime:
         }
 
     def budget(self, seed: int, factor: float = 1.0, tokens: int | None = None) -> "Budget":
-        """What an arm may generate: `factor` times `tokens`, by default those of the seed's on-policy steps."""
+        """Return what an arm may generate: `factor` times `tokens`, by default those of the seed's on-policy steps."""
         from ...tasks import get_task
 
         if tokens is None:
@@ -108,7 +108,7 @@ class Regime:
 
 @dataclass(frozen=True)
 class Budget:
-    """What an arm may use up, and when it is evaluated.
+    """The limit of an arm, and when it is evaluated.
 
     Args:
         kind: what is counted: generated tokens, optimizer steps, or seconds of training.
@@ -138,13 +138,13 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
 
 
 def tokens_of(task: Family, seed: int, regime: Regime) -> int:
-    """Completion tokens of `regime.steps` on-policy steps, were every completion as long as a right one."""
+    """Return completion tokens of `regime.steps` on-policy steps, were every completion as long as a right one."""
     completions = regime.steps * regime.questions_per_step * regime.num_generations
     return right_tokens(task, seed, regime.train_questions, completions)
 
 
 def right_tokens(task: Family, seed: int, questions: int, completions: int) -> int:
-    """Tokens of so many completions, were every one as long as a right one of the seed's training questions."""
+    """Return tokens of so many completions, were each as long as a right one of the seed's training questions."""
     drawn = task.draw("train", questions, seed)
     length = sum(len(task.solution(question)) + 1 for question in drawn) / len(drawn)
     return round(completions * length)

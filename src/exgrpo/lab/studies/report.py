@@ -62,7 +62,7 @@ def write_report(folder: Path, output_dir: Path) -> list[Path]:
 
 
 def regime_line(found: Findings, setting: str) -> str:
-    """Sizes of a setting in a sentence."""
+    """Describe the sizes of a setting in a sentence."""
     regime = found.setting(setting).regime
     if isinstance(regime, RecipeRegime):
         return recipe_line(regime)
@@ -75,7 +75,7 @@ def regime_line(found: Findings, setting: str) -> str:
 
 
 def recipe_line(regime: RecipeRegime) -> str:
-    """Model, questions and budget of a recipe in a sentence."""
+    """Describe model, questions and budget of a recipe in a sentence."""
     recipe, [(kind, size)] = regime.recipe, regime.budget_of.items()
     questions = recipe.get("task") or recipe.get("dataset_name")
     budget = f"the tokens of {size:,g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"

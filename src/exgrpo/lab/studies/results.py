@@ -29,7 +29,7 @@ class Results:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The only writer; ConfigurationError where another process has the folder."""
+        """Lock the folder as its only writer; raise ConfigurationError where another process has it."""
         from filelock import FileLock, Timeout
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class Results:
             lock.release()
 
     def check_versions(self, about: Mapping[str, Any]) -> None:
-        """Refuse to go on with a folder of other versions, whose figures would not be comparable."""
+        """Refuse to continue a folder of other versions, whose figures would not be comparable."""
         if self.about_path.exists():
             before = json.loads(self.about_path.read_text())
             for package in ("torch", "transformers", "trl", "exgrpo"):
@@ -58,27 +58,27 @@ class Results:
                     )
 
     def describe(self, about: Mapping[str, Any], runs: bool = True) -> None:
-        """Keep what is run beside what came of it. Where nothing runs, only the study is brought up to date."""
+        """Store the study beside its results; where nothing runs, only update it."""
         if not runs and self.about_path.exists():
             about = {**self.about(), "study": about["study"]}
         write_whole(self.about_path, json.dumps(about, indent=1) + "\n")
 
     def rows(self) -> dict[str, Row]:
-        """key -> what came of it. A last line that was cut off by a crash counts as not there."""
+        """Return results by key; a last line that was cut off by a crash is ignored."""
         return read(self.rows_path)
 
     def times(self) -> dict[str, Row]:
-        """key -> what it cost."""
+        """Return costs by key."""
         return read(self.times_path)
 
     def about(self) -> Mapping[str, Any]:
-        """What was run; ConfigurationError where there are no results."""
+        """Return what was run; raise ConfigurationError where there are no results."""
         if not self.about_path.exists():
             raise ConfigurationError(f"{self.folder} holds no study: there is no {self.about_path.name}.")
         return json.loads(self.about_path.read_text())
 
     def done(self, cells: Sequence[Cell], discard_changed: bool = False) -> set[str]:
-        """Keys that need not run again. Raises where a cell was run otherwise than the study now says."""
+        """Return keys that need not run again; raise where a cell ran otherwise than the study now says."""
         rows = self.rows()
         fingerprints = {cell.key: cell.fingerprint for cell in cells}
         changed = [key for key, row in rows.items() if key in fingerprints and row["fingerprint"] != fingerprints[key]]
@@ -96,7 +96,7 @@ class Results:
         return set(rows) & set(fingerprints)
 
     def add(self, row: Row, times: Row) -> None:
-        """Keep a finished run; it is on disk when this returns."""
+        """Store a finished run; it is on disk when this returns."""
         for path, value in ((self.times_path, times), (self.rows_path, row)):
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(value) + "\n")
@@ -104,7 +104,7 @@ class Results:
                 os.fsync(file.fileno())
 
     def collect(self, cells: Sequence[Cell]) -> None:
-        """Take in the runs that were made one by one, elsewhere (`keep_alone`), and are the study's."""
+        """Collect the study's runs that were made one by one, elsewhere (`keep_alone`)."""
         there = self.rows()
         for cell in cells:
             path = self._alone(cell.key)
@@ -114,7 +114,7 @@ class Results:
                     self.add(kept["row"], kept["times"])
 
     def keep_alone(self, row: Row, times: Row) -> Path:
-        """Keep a run in a file of its own, while other processes keep theirs; returns its path."""
+        """Store a run in a file of its own, while other processes store theirs; return its path."""
         path = self._alone(row["key"])
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"row": row, "times": times}) + "\n")
@@ -124,7 +124,7 @@ class Results:
         return self.folder / "runs" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
     def order(self, cells: Sequence[Cell]) -> None:
-        """Put the lines in the order of the study; those of no cell come last."""
+        """Sort the lines in the order of the study; those of no cell come last."""
         places = {cell.key: place for place, cell in enumerate(cells)}
         for path in (self.rows_path, self.times_path):
             rows = read(path)
@@ -137,7 +137,7 @@ class Results:
 
 
 def read(path: Path) -> dict[str, Row]:
-    """The rows of a file, by key."""
+    """Return the rows of a file, by key."""
     if not path.exists():
         return {}
     lines = path.read_text(encoding="utf-8").split("\n")

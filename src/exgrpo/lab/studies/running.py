@@ -16,7 +16,7 @@ from .workers import THREAD_VARIABLES, Job, run_jobs
 SET_UP = "exgrpo.lab.studies.arm:set_up_worker"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 SECONDS_PER_TOKEN = 5e-5
-"""Of the tiny policy on one thread of a server's processor (2026): generating a completion token and learning from it."""
+"""Seconds to generate a completion token and train on it: tiny policy, one thread of a server's processor (2026)."""
 SECONDS_PER_STEP = 0.1
 SECONDS_PER_BATCH = 0.06  # of the warm-up
 SECONDS_PER_CELL = 2.0
@@ -110,7 +110,7 @@ def _run(todo: Sequence[Cell], results: Results, workers: int, display: Any) -> 
 
 
 def environment_of(regime: Regime | RecipeRegime, workers: int) -> dict[str, str] | None:
-    """Variables of a process that trains on a recipe alone; None where processes are shared."""
+    """Return variables of a process that trains on a recipe alone; None where processes are shared."""
     if isinstance(regime, Regime):
         return None
     threads = 1 if regime.is_tiny else max(1, (os.cpu_count() or 1) // workers)
@@ -120,7 +120,10 @@ def environment_of(regime: Regime | RecipeRegime, workers: int) -> dict[str, str
 
 
 def _jobs(todo: Sequence[Cell], workers: int) -> list[Job]:
-    """The start of a seed comes before its arms, so that one process warms the policy up and the others find it."""
+    """List jobs, the start of a seed before its arms.
+
+    One process then warms the policy up and the others find it.
+    """
     starts = {(cell.setting.name, cell.seed): cell.key for cell in todo if cell.arm is None}
     return [
         Job(
@@ -138,7 +141,7 @@ def _jobs(todo: Sequence[Cell], workers: int) -> list[Job]:
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 20 min`."""
+    """Format a duration: `40 s`, `12 min`, `3 h 20 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

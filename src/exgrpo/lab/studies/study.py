@@ -1,5 +1,6 @@
-"""A study: settings (task, sizes, learning rate; or a recipe) x arms (a preset with overrides) x seeds. Data, read from YAML by
-`study_file`.
+"""A study: settings (task, sizes, learning rate; or a recipe) x arms (a preset with overrides) x seeds.
+
+Data, read from YAML by `study_file`.
 
     title: Does replay help on chains?
     seeds: {first: 0, count: 8}
@@ -45,7 +46,7 @@ NEWER = (
 
 @dataclass(frozen=True)
 class Arm:
-    """What is compared.
+    """One side of a comparison.
 
     Args:
         name: in tables and pictures.
@@ -65,13 +66,13 @@ class Arm:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Its options, and what its preset sets of the host."""
+        """The arm's options, and what its preset sets of the host."""
         return {**presets.PRESETS[presets.preset_name(self.preset)].host, **self.options}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the arms of a comparison have in common, and the arms."""
+    """The common part of a comparison, and its arms."""
 
     name: str
     regime: Regime | RecipeRegime
@@ -116,14 +117,14 @@ class Cell:
 
 
 def _deciding(config: ReplayConfig | ObjectiveConfig) -> dict[str, Any]:
-    """Return the options that decide a result, those that came later only where they are set."""
+    """Return the options that decide a result; those that came later only where they are set."""
     rows = asdict(config).items()
     return {name: value for name, value in rows if name not in NEWER or value != getattr(type(config), name)}
 
 
 @dataclass(frozen=True)
 class Study:
-    """See the module.
+    """A study; see the module.
 
     Args:
         name: of the file; names the results.
@@ -142,7 +143,7 @@ class Study:
     contrasts: tuple[tuple[str, str], ...] = ()
 
     def cells(self) -> list[Cell]:
-        """All runs, seed by seed, so that a study that was ended early has whole pairs."""
+        """List all runs, seed by seed, so that a study that ends early has whole pairs."""
         return [
             Cell(setting, arm, seed)
             for seed in self.seeds
@@ -151,7 +152,7 @@ class Study:
         ]
 
     def shortened(self) -> "Study":
-        """One seed and some steps of each arm: shows that a study runs, and nothing else. Bit for bit repeatable."""
+        """Return one seed and some steps of each arm, to test that a study runs; bit for bit repeatable."""
 
         def short(setting: Setting) -> Setting:
             regime = setting.regime
@@ -167,7 +168,10 @@ class Study:
         return replace(self, seeds=self.seeds[:1], settings=tuple(map(short, self.settings)))
 
     def only(self, patterns: Sequence[str]) -> list[Cell]:
-        """The cells whose key matches one of the patterns (`setting/arm/seed`, with * and ?), and their starts."""
+        """Return cells whose key matches one of the patterns, and their starts.
+
+        Patterns are `setting/arm/seed`, with * and ?.
+        """
         if not patterns:
             return self.cells()
         keys = [cell.key for cell in self.cells()]

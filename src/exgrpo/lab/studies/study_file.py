@@ -1,4 +1,4 @@
-"""Reading a study from YAML. Each mistake is told with the study, the setting or the arm where it stands."""
+"""Reader of studies in YAML. Each error names the study, the setting or the arm."""
 
 import itertools
 import math
@@ -47,12 +47,12 @@ HOST_OPTIONS: Mapping[str, Callable[[str, Any], None]] = {
     "scale_rewards": _one_of("group", "batch", "none"),
     "loss_type": _one_of("grpo", "dr_grpo", "dapo", "bnpo"),
 }
-"""What of the host's options an arm may set, and how each is checked."""
+"""The host's options that an arm may set, and how each is checked."""
 OF_AN_ARM = ("preset", "budget", "tried", "demonstrations", "grid")
 
 
 def load_study(path: str | Path) -> Study:
-    """The study of a YAML file.
+    """Load the study of a YAML file.
 
     Raises:
         ConfigurationError: the file cannot be read, is not YAML, or is no study.
@@ -61,7 +61,7 @@ def load_study(path: str | Path) -> Study:
 
 
 def read_study(path: str | Path) -> Any:
-    """The dictionary of a study's file, with its recipes in place of their paths; raises like `load_study`."""
+    """Return a study file's dictionary, with its recipes in place of their paths; raises like `load_study`."""
     raw = read_yaml(Path(path), "The study")
     settings = raw.get("settings") if isinstance(raw, Mapping) else None
     if not isinstance(settings, Mapping):
@@ -76,7 +76,7 @@ def _with_recipe(setting: Any, folder: Path) -> Any:
 
 
 def make_study(raw: Any, name: str) -> Study:
-    """A study from its dictionary; raises like `load_study`."""
+    """Make a study from its dictionary; raises like `load_study`."""
     where, raw = f"Study {name}", with_numbers(raw)
     check_keys(raw, where, ("settings", "arms"), ("title", "seeds", "baseline", "contrasts"))
     recipes = [isinstance(value, Mapping) and "recipe" in value for _, value in _items(raw["settings"], where)]
@@ -95,7 +95,7 @@ def make_study(raw: Any, name: str) -> Study:
 
 
 def _check_files(settings: Sequence[Setting], where: str) -> None:
-    """Each setting has a picture of its own."""
+    """Check that each setting has a picture file of its own."""
     seen = {"differences": "the picture of the differences"}
     for setting in settings:
         if (name := file_name(setting.name)) in seen:
@@ -106,7 +106,7 @@ def _check_files(settings: Sequence[Setting], where: str) -> None:
 
 
 def file_name(setting: str) -> str:
-    """A setting's name as part of a file name."""
+    """Return a setting's name as part of a file name."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", setting).strip("-").lower()
 
 
@@ -142,7 +142,7 @@ def _arms(raw: Any, where: str, of_recipes: bool) -> dict[str, Arm]:
 
 
 def _expand(name: str, raw: Any, where: str, of_recipes: bool) -> Iterable[Arm]:
-    """One arm; or with a `grid` of options an arm for every combination, named after its values."""
+    """Return one arm; or, with a `grid` of options, an arm for every combination, named after its values."""
     if not isinstance(raw, Mapping):
         raise ConfigurationError(f"{where}: must be a mapping with at least `preset`, but {raw!r} came.")
     grid = raw.get("grid", {})
@@ -156,7 +156,7 @@ def _expand(name: str, raw: Any, where: str, of_recipes: bool) -> Iterable[Arm]:
 
 
 def _values(options: Mapping[str, Any]) -> str:
-    """`learning_rate=0.0008, positive_weight=4`"""
+    """Format options: `learning_rate=0.0008, positive_weight=4`."""
     return ", ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in options.items()
     )
@@ -272,7 +272,7 @@ def _setting(name: str, raw: Any, arms: Mapping[str, Arm], where: str) -> Settin
 
 
 def _overridden(arms: Sequence[Arm], overrides: Any, where: str, of_recipe: bool) -> tuple[Arm, ...]:
-    """The arms with what a setting changes of their options and of `tried`."""
+    """Return the arms with a setting's changes to their options and to `tried`."""
     if not isinstance(overrides, Mapping) or not all(isinstance(value, Mapping) for value in overrides.values()):
         raise ConfigurationError(f"{where}: `overrides` maps arms to options, but {overrides!r} came.")
     for name in overrides:
@@ -293,7 +293,7 @@ def _overridden(arms: Sequence[Arm], overrides: Any, where: str, of_recipe: bool
 
 
 def _task_name(values: Mapping[str, Any], where: str) -> str:
-    """The task as it is spelled here; raise ConfigurationError where it cannot be warmed up on."""
+    """Return the task as spelled here; raise ConfigurationError where it cannot be warmed up on."""
     from ...tasks import Family, get_task
 
     name, knobs = values["task"], values.get("knobs", {})

@@ -1,4 +1,4 @@
-"""What a study's results say: means of arms, paired differences with intervals, tokens to an accuracy, collapses.
+"""Results of a study: means of arms, paired differences with intervals, tokens to an accuracy, collapses.
 
 Plain numbers from the rows of `results.jsonl` and `times.jsonl`. No interval on fewer than five pairs.
 """
@@ -25,8 +25,11 @@ NOISE = 3.0
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed: its curve from the common start on, the processor seconds of training at each point, and how many
-    samples an evaluation is of."""
+    """One arm with one seed.
+
+    Its curve from the common start on, the processor seconds of training at each point, and how many samples an
+    evaluation is of.
+    """
 
     row: Row
     curve: tuple[Row, ...]
@@ -38,14 +41,14 @@ class Run:
         return self.curve[-1]
 
     def figure(self, name: str) -> float | None:
-        """A figure by name: of the final evaluation, of the run, of what was stored, or of the log near the end."""
+        """Return a figure by name: of the final evaluation, the run, the stored experience, or the end of the log."""
         for place in (self.final, self.row, self.row["experience"], self.final.get("log", {})):
             if name in place:
                 return place[name]
         return None
 
     def at(self, axis: Sequence[float], value: float, figure: str) -> float:
-        """The figure where the axis has a value, between the evaluations by a straight line; at the ends the ends'."""
+        """Interpolate a figure linearly at a value of an axis; constant beyond the ends."""
         heights = [point[figure] for point in self.curve]
         for i in range(1, len(axis)):
             if axis[i] >= value:
@@ -54,7 +57,7 @@ class Run:
         return heights[-1]
 
     def axis(self, name: str) -> Sequence[float]:
-        """Where the points of the curve lie on the axis of `tokens`, `steps` or `time`; none where time is not known.
+        """Return the curve's points on the axis `tokens`, `steps` or `time`; none where time is not known.
 
         Of arms that end by their tokens the places are those of the budget, the same for all arms.
         """
@@ -66,7 +69,7 @@ class Run:
         return [point["at" if planned else "tokens"] for point in self.curve]
 
     def tokens_to(self, accuracy: float) -> float | None:
-        """Generated tokens after which held-out Pass@1 first reaches an accuracy; None if it never does."""
+        """Return generated tokens at which held-out Pass@1 first reaches an accuracy; None if it never does."""
         before = self.curve[0]
         if before["pass_at_1"] >= accuracy:
             return 0.0
@@ -79,25 +82,28 @@ class Run:
 
     @property
     def collapsed(self) -> bool:
-        """See `COLLAPSE`."""
+        """True if it collapsed; see `COLLAPSE`."""
         best, start = max(point["pass_at_1"] for point in self.curve), self.curve[0]["pass_at_1"]
         final = self.final["pass_at_1"]
         return self._is_above(best, final) and (final <= COLLAPSE * best or self._is_above(start, final))
 
     @property
     def learned(self) -> bool:
-        """Whether it ends above its start by more than noise, and did not collapse."""
+        """True if it ends above its start by more than noise, and did not collapse."""
         return self._is_above(self.final["pass_at_1"], self.curve[0]["pass_at_1"]) and not self.collapsed
 
     def _is_above(self, high: float, low: float) -> bool:
-        """Whether one Pass@1 is above another by more than `NOISE`."""
+        """Return whether one Pass@1 is above another by more than `NOISE`."""
         noise = NOISE * math.sqrt(2 * high * (1 - high) / self.samples) if self.samples else 0.0
         return high - low > noise
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A study with what came of it; `runs` by setting, arm and seed. `short`: of the shortened study, no evidence."""
+    """A study with its results; `runs` by setting, arm and seed.
+
+    `short`: of the shortened study, no evidence.
+    """
 
     study: Study
     runs: Mapping[tuple[str, str, int], Run]
@@ -114,17 +120,19 @@ class Findings:
         raise KeyError(f"Study {self.study.name} has no setting {name!r}.")
 
     def seeds(self, setting: str, *arms: str) -> list[int]:
-        """Those for which all these arms have a result."""
+        """Return seeds for which all these arms have a result."""
         return [seed for seed in self.study.seeds if all((setting, arm, seed) in self.runs for arm in arms)]
 
     def mean(self, setting: str, arm: str, figure: str) -> float | None:
-        """Over all seeds that have it."""
+        """Return the mean over all seeds that have the figure."""
         values = [self.runs[setting, arm, seed].figure(figure) for seed in self.seeds(setting, arm)]
         known = [float(value) for value in values if value is not None]
         return math.fsum(known) / len(known) if known else None
 
     def difference(self, setting: str, arm: str, base: str, figure: str) -> PairedDifference | None:
-        """Of an arm to another over their common seeds; None for fewer than five, or where a run lacks the figure.
+        """Return an arm's difference to another over their common seeds.
+
+        None for fewer than five, or where a run lacks the figure.
 
         `equal_time` is Pass@1 at the processor time that the quicker of the two needed in all, seed by seed; `equal_tokens` and
         `equal_steps` are alike. `equal_time:pass_at_8` is of another figure.
@@ -135,7 +143,7 @@ class Findings:
         return paired_difference([ours for ours, _ in values], [theirs for _, theirs in values])
 
     def pairs(self, setting: str, arm: str, base: str, figure: str) -> list[tuple[float, float]]:
-        """A figure of both arms, by seed; none at all where a run lacks it."""
+        """Return a figure of both arms, by seed; none at all where a run lacks it."""
         runs = [
             (self.runs[setting, arm, seed], self.runs[setting, base, seed]) for seed in self.seeds(setting, arm, base)
         ]
@@ -147,7 +155,9 @@ class Findings:
         return [] if any(None in pair for pair in values) else values
 
     def tokens_to_baseline(self, setting: str, arm: str, base: str | None = None) -> tuple[float | None, int, int]:
-        """Median share of the budget that an arm needs for the baseline's final Pass@1 of the same seed.
+        """Return the median share of the budget at which an arm reaches the baseline's final Pass@1.
+
+        The baseline of the same seed.
 
         Returns the median (None where half of them or more never get there), how many seeds do, and of how many. Seeds in
         which the baseline learned nothing, or collapsed, give no accuracy to get to, and are left out.
@@ -167,13 +177,13 @@ class Findings:
         return (median if math.isfinite(median) else None), reached, len(shares)
 
     def collapsed(self, setting: str, arm: str) -> tuple[int, int]:
-        """How many seeds collapsed, of how many."""
+        """Count the seeds that collapsed, and all."""
         runs = [self.runs[setting, arm, seed] for seed in self.seeds(setting, arm)]
         return sum(run.collapsed for run in runs), len(runs)
 
 
 def _equal(ours: Run, theirs: Run, axis: str, figure: str) -> tuple[float, float] | tuple[None, None]:
-    """The figures of two runs where the one that ends first on the axis does."""
+    """Return the figures of two runs where the one that ends first on the axis does."""
     places = ours.axis(axis), theirs.axis(axis)
     if not all(places):
         return None, None
@@ -182,7 +192,7 @@ def _equal(ours: Run, theirs: Run, axis: str, figure: str) -> tuple[float, float
 
 
 def load_findings(folder: Any) -> Findings:
-    """From what `exgrpo lab run` wrote."""
+    """Load what `exgrpo lab run` wrote."""
     results = Results(folder)
     about = results.about()
     study = make_study(about["study"], about["name"])
@@ -209,7 +219,7 @@ def _samples(cell: Cell) -> int:
 
 
 def arm_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
-    """A table row an arm: means over its seeds."""
+    """Return a table row for each arm: means over its seeds."""
     here = found.setting(setting)
     k = f"pass_at_{here.regime.num_samples}"
     rows = [_start_row(found, here, k)]
@@ -251,7 +261,7 @@ def _arm_row(found: Findings, setting: Setting, arm: Arm, k: str, seeds: int) ->
 
 
 def answer_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
-    """A table row an arm: how much of what is right is right by right reasoning, and how varied it is."""
+    """Return a table row for each arm: how much is right by right reasoning, and how varied it is."""
     here = found.setting(setting)
     k = f"pass_at_{here.regime.num_samples}"
     columns = {
@@ -272,14 +282,17 @@ def answer_rows(found: Findings, setting: str) -> list[dict[str, Any]]:
 
 
 def tokens_text(share: float | None, reached: int, of: int) -> str | None:
-    """`0.48 (7/8)`, `never (2/8)`; None without a pair."""
+    """Format `0.48 (7/8)`, `never (2/8)`; None without a pair."""
     return f"{'never' if share is None else format(share, '.2f')} ({reached}/{of})" if of else None
 
 
 def difference_rows(
     found: Findings, setting: str, figures: Sequence[str] | None = None, pairs: Sequence[tuple[str, str]] | None = None
 ) -> list[dict[str, Any]]:
-    """A table row a pair of arms: every arm to the baseline and the study's contrasts, or the given pairs."""
+    """Return a table row for each pair of arms.
+
+    Every arm to the baseline and the study's contrasts, or the given pairs.
+    """
     here = found.setting(setting)
     figures = figures or ("pass_at_1", f"pass_at_{here.regime.num_samples}", "equal_time")
     tried = {arm.name: arm.tried for arm in here.arms}
@@ -307,7 +320,7 @@ def interval(difference: PairedDifference) -> str:
 
 
 def _points(share: float) -> str:
-    """Hundredths with a sign; no minus sign on what rounds to zero."""
+    """Write a share in hundredths with a sign; no minus sign on what rounds to zero."""
     return f"{round(100 * share, 1) + 0.0:+.1f}"
 
 

@@ -105,7 +105,7 @@ def _next(waiting: Sequence[Job], done: set[str]) -> Job | None:
 
 
 def _worker_for(job: Job, team: list[Worker], idle: Sequence[Worker], setup: str, common: Mapping[str, str]) -> Worker:
-    """An idle worker; or a new one, in place of an idle one, for a job that has a process of its own."""
+    """Return an idle worker, or a new one in its place for a job that has a process of its own."""
     if idle and job.environment is None:
         return idle[0]
     for worker in idle[:1]:
@@ -143,8 +143,10 @@ def _receive(worker: Worker) -> tuple[str, Any]:
 
 
 def _end(team: Sequence[Worker]) -> None:
-    """A worker without a job ends by itself when its pipe is closed; a signal might hit it while it cleans up, and leave
-    semaphores behind that Python then complains about."""
+    """Close the pipe of a worker without a job, at which it ends by itself.
+
+    A signal might hit it while it cleans up, and leave semaphores behind that Python then complains about.
+    """
     for worker in team:
         worker.pipe.close()
         if worker.job is not None:
@@ -160,7 +162,7 @@ def _end(team: Sequence[Worker]) -> None:
 
 
 def _work(pipe: Connection, setup: str, environment: Mapping[str, str]) -> None:
-    """Jobs until the pipe is closed, or SIGTERM comes: as an exception, so that temporary files go.
+    """Run jobs until the pipe is closed, or SIGTERM comes: as an exception, so that temporary files are removed.
 
     Ctrl-C reaches the whole process group and is the parent's to handle.
     """
@@ -186,6 +188,6 @@ def _work(pipe: Connection, setup: str, environment: Mapping[str, str]) -> None:
 
 
 def find(path: str) -> Callable[..., Any]:
-    """The function at `package.module:name`."""
+    """Return the function at `package.module:name`."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -1,1 +1,1 @@
-"""What a preset can choose instead of the method's own correction and baseline."""
+"""Rules that a preset can choose instead of the method's own correction and baseline."""

@@ -1,5 +1,8 @@
-"""Other baselines than the mean of the group: what a reward is compared with. A *baseline* is one function: of rewards (G, K),
-NaN where unscorable, and of which are replayed, (G, K), it makes what is subtracted, (G, K) or (G, 1)."""
+"""Baselines beside the mean of the group.
+
+A *baseline* is one function of rewards, (G, K), NaN where unscorable, and of a mask of replayed members, (G, K). It
+returns what is subtracted, (G, K) or (G, 1).
+"""
 
 import torch
 from torch import Tensor
@@ -10,14 +13,17 @@ from ..group_stats import mean_of
 
 
 def of_fresh(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """The mean of the fresh members, for the replayed ones too; of all where no fresh member is scorable."""
+    """Return the mean of the fresh members, for replayed ones too; of all where no fresh member is scorable."""
     fresh = mean_of(rewards, ~replayed)
     return torch.where(fresh.isnan(), of_group(rewards, replayed), fresh)
 
 
 def of_own_part(rewards: Tensor, replayed: Tensor) -> Tensor:
-    """Fresh members: the mean of the fresh; replayed ones: that of the replayed. The only replayed member of a group is
-    compared with itself and teaches nothing, so this is for `replays_per_group` above 1."""
+    """Return the mean of the fresh for fresh members, and that of the replayed for replayed ones.
+
+    The only replayed member of a group is compared with itself and teaches nothing, so this is for `replays_per_group`
+    above 1.
+    """
     return torch.where(replayed, mean_of(rewards, replayed), mean_of(rewards, ~replayed))
 
 

@@ -1,5 +1,7 @@
-"""Other corrections of replayed tokens than `shaped`. A *correction* is one function: of a token's `Terms` it makes what is
-maximised."""
+"""Corrections of replayed tokens beside `shaped`.
+
+A *correction* is one function: from the `Terms` of tokens it computes what is maximised.
+"""
 
 import math
 
@@ -12,35 +14,37 @@ from ..loss import MAX_LOG_RATIO, Terms, clip_bounds, clipped
 
 
 def clip(terms: Terms) -> Tensor:
-    """min(w A, clip(w, 1-eps, 1+eps) A), PPO's."""
+    """Return PPO's min(w A, clip(w, 1-eps, 1+eps) A)."""
     return clipped(terms.log_w, terms.advantages, terms.epsilon)
 
 
 def clip_is_active(terms: Terms) -> Tensor:
-    """Where PPO's term is flat: w above 1+eps with A > 0, or below 1-eps with A < 0."""
+    """Return where PPO's term is flat: w above 1+eps with A > 0, or below 1-eps with A < 0."""
     high, low = clip_bounds(terms.epsilon)
     falling = (terms.log_w < low) | (terms.log_w > MAX_LOG_RATIO)
     return ((terms.advantages > 0) & (terms.log_w > high)) | ((terms.advantages < 0) & falling)
 
 
 def truncated(terms: Terms) -> Tensor:
-    """sg(min(w, c)) A log pi: a policy gradient weighted by the truncated ratio, which has no gradient itself."""
+    """Return sg(min(w, c)) A log pi: a policy gradient weighted by the truncated ratio; the weight has no gradient."""
     return torch.exp(terms.log_w.detach().clamp(max=math.log(terms.config.truncation))) * terms.advantages * terms.logps
 
 
 def above_truncation(terms: Terms) -> Tensor:
-    """w > c."""
+    """Return where w > c."""
     return terms.log_w > math.log(terms.config.truncation)
 
 
 def uncorrected(terms: Terms) -> Tensor:
-    """A log pi: replayed tokens learned from as if they were fresh."""
+    """Return A log pi: train on replayed tokens as if they were fresh."""
     return terms.advantages * terms.logps
 
 
 def likelihood(terms: Terms) -> Tensor:
-    """sg(min(V pi, clamp)) A log pi: a policy gradient weighted by the token's likelihood over that of a uniform policy
-    over the vocabulary, 1/V. What the behaviour policy gave the token plays no part.
+    """Return sg(min(V pi, clamp)) A log pi: a policy gradient weighted by V pi.
+
+    V pi is the token's likelihood over that of a uniform policy over the vocabulary, 1/V. The behaviour policy's
+    probability plays no part.
 
     Below the clamp the gradient is that of V pi A. The weight itself has none: with one, a token above the clamp would
     teach nothing, and a policy that is at all sure has V pi > 5 nearly everywhere.
@@ -51,12 +55,12 @@ def likelihood(terms: Terms) -> Tensor:
 
 
 def above_likelihood_clamp(terms: Terms) -> Tensor:
-    """V pi > clamp."""
+    """Return where V pi > clamp."""
     return _log_over_uniform(terms) > math.log(terms.config.likelihood_clamp)
 
 
 def _log_over_uniform(terms: Terms) -> Tensor:
-    """log(V pi)."""
+    """Return log(V pi)."""
     if terms.vocabulary < 1:
         raise ConfigurationError(
             "correction='likelihood' compares a token with a uniform policy over the model's vocabulary and needs its size, "

@@ -10,7 +10,7 @@ from ...registry import register
 
 
 def low_entropy(candidates: Candidates) -> NDArray[np.bool_]:
-    """At or below the percentile of the entropies of all that is stored, as last measured (recipe A)."""
+    """Return which trajectories are at or below a percentile of all stored entropies, as last measured (recipe A)."""
     buffer = candidates.buffer
     stored = buffer.column("entropy")[buffer.live_slots()]
     stored = stored[~np.isnan(stored)]
@@ -22,20 +22,24 @@ def low_entropy(candidates: Candidates) -> NDArray[np.bool_]:
 
 
 def in_quality_tier(candidates: Candidates) -> FloatArray:
-    """A random one of a tier of its question's trajectories; the tier is drawn by `quality_tier_shares` among those that are
-    not empty, best first (recipe B)."""
+    """Rank a random member of a randomly drawn quality tier first (recipe B).
+
+    The tier is drawn by `quality_tier_shares` among the question's non-empty tiers, best first.
+    """
     keys, shares = candidates.draw(), np.array(candidates.config.quality_tier_shares)
-    for row, held in enumerate(candidates.valid):
-        tier = tier_of_each(candidates.quality[row][held])
+    for row, valid in enumerate(candidates.valid):
+        tier = tier_of_each(candidates.quality[row][valid])
         filled = np.unique(tier[tier < len(shares)])
         if (total := shares[filled].sum()) > 0:
-            keys[row][held] += tier != candidates.rng.choice(filled, p=shares[filled] / total)
+            keys[row][valid] += tier != candidates.rng.choice(filled, p=shares[filled] / total)
     return keys
 
 
 def drawn(candidates: Candidates) -> FloatArray:
-    """A time until each comes, exponential and alike for all: the first wins. With a rate of exp(-age/tau) in place of 1 that
-    is a draw in proportion to it."""
+    """Draw an exponential arrival time for each: the first wins, all with equal probability.
+
+    With a rate of exp(-age/tau) in place of 1 this draws in proportion to that rate.
+    """
     with np.errstate(divide="ignore"):
         return np.asarray(-np.log1p(-candidates.draw()))
 

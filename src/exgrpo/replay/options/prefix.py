@@ -1,14 +1,16 @@
-"""Mixing in which a group begins inside a stored success: its K members go on from the same first h tokens, and only what the
-policy writes itself is learned from (PrefixRL, arXiv 2601.18795)."""
+"""Prefix mixing: a group continues the first tokens of a stored success (PrefixRL, arXiv 2601.18795).
 
-from collections.abc import Callable, Sequence
+All K members go on from the same h tokens, and only the tokens that the policy writes itself are trained on.
+"""
+
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...config import MIXINGS, ReplayConfig
 from ...experience.events import Continued
-from ...experience.trajectory import Group, Trajectory
+from ...experience.trajectory import Group
 from ..counts import by_share
 from ..drawing import mark
 from ..plan import Prefix, ReplayedTrajectory, StepPlan
@@ -18,21 +20,18 @@ if TYPE_CHECKING:
     from ..planner import ReplayPlanner
 
 SPREAD = 0.1
-"""By how much a controlled fraction is varied, to either side."""
+"""Variation of a controlled fraction, to either side."""
 GAIN = 0.1
-"""How far one generation moves it, for each unit by which the share of right continuations misses its aim."""
-
-Longest = Callable[[Sequence[Trajectory]], Sequence[int]]
-"""Trajectories -> how many of their first tokens a group may begin with, 0 where with none."""
+"""Change of the controlled fraction in one iteration, per unit of error in the share of right continuations."""
 
 
 def prefix(config: ReplayConfig, batch_size: int, epoch: float, seed: int, iteration: int) -> tuple[int, str | None]:
-    """Let so many questions of a batch begin inside a stored success."""
+    """Replay a number of questions as groups that begin inside a stored success."""
     return by_share(config, batch_size, epoch, seed, iteration)
 
 
 def bounds(config: ReplayConfig, step: int, fraction: float) -> tuple[float, float]:
-    """Return between which fractions of a trajectory prefixes are drawn now.
+    """Return the fractions of a trajectory between which prefix lengths are drawn now.
 
     Args:
         config: the options.
@@ -48,13 +47,15 @@ def bounds(config: ReplayConfig, step: int, fraction: float) -> tuple[float, flo
 
 
 def aim(planner: "ReplayPlanner") -> float:
-    """Return the fraction that controlled lengths aim at: the middle of `prefix_range`, until it has moved."""
+    """Return the fraction that controlled lengths aim at: at first the middle of `prefix_range`."""
     return sum(planner.config.prefix_range) / 2 if planner.prefix_fraction is None else planner.prefix_fraction
 
 
 def begin(planner: "ReplayPlanner", slots: Sequence[Sequence[int]], iteration: int, step: int) -> list[Prefix | None]:
-    """Cut the first tokens off the chosen trajectory of each question, and count its use; None where nothing is left to begin
-    with, and the question is asked plainly."""
+    """Cut a prefix off the chosen trajectory of each question, and count its use.
+
+    None where nothing is left to begin with: then the question is asked without a prefix.
+    """
     config, buffer = planner.config, planner.buffer
     chosen = np.array([slot for (slot,) in slots], np.int64)
     low, high = bounds(config, step, aim(planner))
@@ -74,7 +75,7 @@ def begin(planner: "ReplayPlanner", slots: Sequence[Sequence[int]], iteration: i
 
 
 def continued(planner: "ReplayPlanner", plan: StepPlan, groups: Sequence[Group | None]) -> None:
-    """Tell what continuations were worth, and move the fraction that controlled lengths aim at."""
+    """Report the outcomes of continuations, and move the fraction that controlled lengths aim at."""
     config = planner.config
     seen = [(plan.prefixes[place], group) for place, group in enumerate(groups) if group is not None and group.prefix]
     scorable = sum(group.scorable for _, group in seen)

@@ -21,8 +21,10 @@ def no_question(config: ReplayConfig, batch_size: int, epoch: float, seed: int, 
 
 
 def rescue(planner: "ReplayPlanner", plan: StepPlan, outcomes: IntArray, score: Scorer) -> list[Rescue]:
-    """Replace the last failure of each group that has no success, a failure that was scored, and a question with a stored
-    success that does not rest."""
+    """Replace the last failure of each group without a success by a stored success, after scoring.
+
+    Only a scored failure is replaced, and only of a question whose stored success is not resting.
+    """
     buffer = planner.buffer
     in_need = (outcomes == WRONG).any(axis=1) & ~(outcomes == RIGHT).any(axis=1)
     stored = (buffer.count[plan.questions] > 0) & ~buffer.retired[plan.questions]

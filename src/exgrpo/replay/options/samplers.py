@@ -10,7 +10,7 @@ from ...registry import register
 from ..question_candidates import QuestionCandidates
 
 STEEP = 1e9
-"""So steep a weight that a draw is a ranking."""
+"""A weight so steep that a draw becomes a ranking."""
 
 
 def variance(candidates: QuestionCandidates) -> FloatArray:
@@ -30,8 +30,10 @@ def uniform(candidates: QuestionCandidates) -> FloatArray:
 
 
 def inside_range(candidates: QuestionCandidates) -> NDArray[np.bool_]:
-    """Return whose accuracy lies between two bounds (recipe A): exclusive; or between two quantiles of the accuracies of the
-    questions at hand, inclusive."""
+    """Return which questions have an accuracy between two bounds, exclusive (recipe A).
+
+    Or, by quantiles of the accuracies of these questions, inclusive.
+    """
     config, a = candidates.config, candidates.accuracy
     if config.range_adapts:
         low, high = (quantile(a, candidates.bucket_size, q) for q in (config.range_low, config.range_high))
@@ -40,14 +42,14 @@ def inside_range(candidates: QuestionCandidates) -> NDArray[np.bool_]:
 
 
 def tiers(candidates: QuestionCandidates) -> FloatArray:
-    """Give tiers of equal width in accuracy their shares, which the questions of a tier share equally."""
+    """Return log-weights that give tiers of equal width in accuracy their shares, uniform within a tier."""
     shares, tier = _tiers(candidates)
     filled = np.bincount(tier, candidates.bucket_size, len(shares))
     return _log(shares[tier] / np.maximum(filled[tier], 1))
 
 
 def in_a_tier_with_a_share(candidates: QuestionCandidates) -> NDArray[np.bool_]:
-    """Return whose tier has a share above 0."""
+    """Return which questions are in a tier with a share above 0."""
     shares, tier = _tiers(candidates)
     return np.asarray(shares[tier] > 0)
 
@@ -65,7 +67,10 @@ def headroom(candidates: QuestionCandidates) -> FloatArray:
 
 
 def quantile(values: FloatArray, sizes: NDArray[np.int64], q: float) -> float:
-    """The smallest value that at least a share q of all lies at or below; values ascending, with how often each occurs."""
+    """Return the smallest value with at least a share q of all at or below it.
+
+    Values ascend; `sizes` says how often each occurs.
+    """
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(sizes[order])
     if not reached.size or not reached[-1]:

@@ -1,4 +1,4 @@
-"""How the share of replay changes while training goes on."""
+"""Schedules of the replay share over the course of training."""
 
 import math
 
@@ -7,13 +7,15 @@ from ...registry import register
 
 
 def constant(share: float, epoch: float, config: ReplayConfig) -> float:
-    """The share as it was set."""
+    """Return the configured share."""
     return share
 
 
 def curriculum(share: float, epoch: float, config: ReplayConfig) -> float:
-    """Explore first, then exploit: one minus the on-policy weight, which falls by a step after each whole epoch to a floor
-    (recipe B). Rounded to 1e-9, so that 1 - (0.7 - 0.1) is 0.4."""
+    """Explore first, then exploit: return one minus an on-policy weight that falls per epoch to a floor (recipe B).
+
+    Rounded to 1e-9, so that 1 - (0.7 - 0.1) is 0.4.
+    """
     weight = config.on_policy_start - config.on_policy_step * math.floor(epoch)
     return round(1.0 - max(config.on_policy_floor, weight), 9)
 

@@ -1,4 +1,7 @@
-"""Questions that the fresh stream leaves out, since their latest groups taught nothing (GRESO, arXiv 2506.02177)."""
+"""Skip rules: questions left out of the fresh stream because their latest groups had no variance.
+
+GRESO, arXiv 2506.02177.
+"""
 
 from functools import lru_cache
 
@@ -13,12 +16,18 @@ from ..stream import LeavesOut
 
 
 def never(history: GroupVariance, config: ReplayConfig, seed: int) -> None:
-    """Every question is asked when its turn comes."""
+    """Exclude no question."""
 
 
 def zero_variance(history: GroupVariance, config: ReplayConfig, seed: int) -> LeavesOut:
-    """A question whose last z groups in a row had no variance is left out with probability 1 - max(floor, explore^z), but not
-    in more than `retest_passes` passes in a row. Decided once for a question and a pass, whoever asks in which order."""
+    """Exclude questions whose last z groups in a row had no variance, with probability 1 - max(floor, explore^z).
+
+    Never in more than `retest_passes` passes in a row. The decision for a question and a pass is made once and does not
+    depend on the order of calls.
+
+    Never in more than `retest_passes` passes in a row. The decision for a question and a pass is made once and does not
+    depend on the order of calls.
+    """
 
     def leaves_out(questions: IntArray, pass_number: int) -> NDArray[np.bool_]:
         streak = history.streak[questions]
@@ -32,7 +41,7 @@ def zero_variance(history: GroupVariance, config: ReplayConfig, seed: int) -> Le
 
 @lru_cache(maxsize=2)
 def _draws(seed: int, pass_number: int, num_questions: int) -> FloatArray:
-    """A number in [0, 1) for each question in a pass."""
+    """Draw a number in [0, 1) for each question of a pass."""
     return generator_for(seed, pass_number, SKIP).random(num_questions)
 
 

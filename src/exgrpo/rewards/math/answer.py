@@ -1,4 +1,4 @@
-r"""Where the final answer of a completion stands: `final_answers`. Pure text, linear time, nothing is computed.
+r"""The place of a completion's final answer: `final_answers`. Pure text, linear time, nothing is computed.
 
 It is looked for after `</think>`, in this order; the first that is there decides:
 
@@ -43,13 +43,13 @@ _STOPS, _FACTORS = ".!?", "0123456789)}"
 
 
 def final_answers(text: str, strict: bool = False) -> list[str]:
-    """The answers that `text` commits itself to, all of which must be right; empty if there is none that can be read."""
+    """Return the answers that `text` commits itself to, all of which must be right; empty if none can be read."""
     introduced = _introduced(text)
     return introduced if introduced is not None else [] if strict else _at_the_end(text)
 
 
 def _introduced(text: str) -> list[str] | None:
-    """By the first three rules; None if there is nothing to which they apply."""
+    """Return the answers found by the first three rules; None if they do not apply."""
     found = marks(text)
     if found != []:
         if found and len(found) == 1 and not found[0].is_element:
@@ -90,7 +90,10 @@ def _stated(text: str) -> list[str]:
 
 
 def sentence_end(text: str) -> int:
-    """Where the first sentence of `text` ends: at `.` before a space, or a line break, outside of braces and formulas."""
+    """Return where the first sentence of `text` ends.
+
+    At `.` before a space, or a line break, outside of braces and formulas.
+    """
     depth, formula, i = 0, False, 0
     while i < len(text):
         char = text[i]

@@ -97,7 +97,7 @@ _FUNCTIONS = frozenset({
 
 @lru_cache(maxsize=4096)
 def read(text: str) -> Form | None:
-    """The form of an answer, or None if it cannot be one."""
+    """Return the form of an answer, or None if it cannot be one."""
     if len(text) < SHORT and text.isdigit() and text.isascii():
         return Form("number", str(int(text)), Fraction(int(text)))
     cleaned = clean(text)
@@ -130,7 +130,10 @@ def _read(text: str, depth: int) -> Form | None:
 
 
 def _name(text: str) -> re.Match[str] | None:
-    r"""The name of what follows: `x =`, `f(2) =`, `|AB| =`, `(r,\theta) =`. Names of a pair stand in their usual order."""
+    r"""Match the name of what follows: `x =`, `f(2) =`, `|AB| =`, `(r,\theta) =`.
+
+    Names of a pair are put in their usual order.
+    """
     if "=" not in text and "\\in" not in text:
         return None
     match = _NAME.match(text)
@@ -195,13 +198,13 @@ def _collection(text: str, depth: int) -> Form | None:
 
 
 def _with_parentheses(match: re.Match[str]) -> str:
-    """An interval whose ends are open by brackets that look away."""
+    """Rewrite an interval whose open ends are written as reversed brackets."""
     low, inner, high = match.groups()
     return f"{'[' if low == '[' else '('}{inner}{']' if high == ']' else ')'}"
 
 
 def _united(form: Form) -> Form:
-    """Inequalities of one name that "or" joins are a union of intervals; anything else stays a list."""
+    """Join inequalities of one name to a union of intervals where "or" joins them; leave anything else a list."""
     names = {part.name for part in form.parts}
     if len(names) > 1 or names == {""} or not all(part.kind in _INTERVALS for part in form.parts):
         return form
@@ -210,7 +213,7 @@ def _united(form: Form) -> Form:
 
 
 def _built(match: re.Match[str], depth: int) -> Form | None:
-    """The interval that all real numbers with a property are: `{x | 2 < x}`."""
+    """Return the interval that all real numbers with a property are: `{x | 2 < x}`."""
     form = _read(match["property"], depth + 1)
     if form is None or form.name != match["name"] or form.kind not in (*_INTERVALS, "union"):
         return Form("text", squeeze(match[0]))
@@ -218,7 +221,7 @@ def _built(match: re.Match[str], depth: int) -> Form | None:
 
 
 def _commas(pieces: list[str]) -> list[str]:
-    """Pieces cut at their commas, but for those of one number: `1,000 and 2,000` are two."""
+    """Cut pieces at their commas, but not inside one number: `1,000 and 2,000` are two."""
     return [
         part
         for piece in pieces
@@ -247,7 +250,7 @@ def _spelling(form: Form) -> str:
 
 
 def _matrix(match: re.Match[str], depth: int) -> Form | None:
-    """A matrix, with the scalar before it multiplied into its cells."""
+    """Return a matrix, with the scalar before it multiplied into its cells."""
     scalar, body = match["scalar"].strip(), match["body"]
     if "\\text" in scalar or len(split(scalar[1:], "+-")) > 1 or scalar[1:].endswith(("/", "^", "_")):
         return None  # 1 + 2M is not 3M
@@ -272,7 +275,7 @@ def _matrix(match: re.Match[str], depth: int) -> Form | None:
 
 
 def _scaled(factor: Form, matrix: Form, depth: int) -> Form | None:
-    """A matrix whose cells are products; only numbers and expressions have one."""
+    """Multiply a matrix's cells by a factor; None unless they are numbers and expressions."""
     if any(form.kind not in ("number", "expression") or form.unit or form.name for form in (factor, *matrix.parts)):
         return None
     products = [
@@ -285,7 +288,7 @@ def _scaled(factor: Form, matrix: Form, depth: int) -> Form | None:
 
 
 def spelled(form: Form) -> str:
-    """An expression or a number as LaTeX that the parser reads."""
+    """Return an expression or a number as LaTeX that the parser reads."""
     if form.number is None:
         return form.text
     n, d = form.number.numerator, form.number.denominator
@@ -301,7 +304,7 @@ _RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<|>|
 
 
 def _relation(text: str, depth: int) -> Form | None:
-    r"""An equation, or an inequality: `x > 2` and `2 < x` become the interval `(2,\infty)` with the name x."""
+    r"""Read an equation, or an inequality: `x > 2` and `2 < x` become the interval `(2,\infty)` with the name x."""
     operators = _RELATION.findall(text)
     if not operators:
         return None
@@ -372,8 +375,10 @@ def _repeating(sign: str, whole: str, fixed: str, period: str) -> Form:
 
 
 def _period(digits: str) -> tuple[str, str] | None:
-    """The digits before the period and the shortest period of `0.1666...`, which must be there three times, or twice and
-    with four digits in all."""
+    """Return the digits before the period and the shortest period of `0.1666...`.
+
+    The period must be there three times, or twice and with four digits in all.
+    """
     for length in range(1, len(digits) // 2 + 1):
         period, count = digits[-length:], 1
         while digits[: len(digits) - count * length].endswith(period):
@@ -384,7 +389,7 @@ def _period(digits: str) -> tuple[str, str] | None:
 
 
 def _approximated(exact: str, rounded: str) -> Form | None:
-    r"""What stands before `\approx`, unless what stands behind is a number that it does not round or cut to."""
+    r"""Return what stands before `\approx`, unless it does not round or cut to the number after it."""
     form, other = _read(exact, MAX_DEPTH), _read(rounded, MAX_DEPTH)
     if form is None or form.number is None:
         return form or other
@@ -395,18 +400,21 @@ def _approximated(exact: str, rounded: str) -> Form | None:
 
 
 def is_prose(text: str) -> bool:
-    r"""Whether `text` is words rather than a product of variables: letters only, or a word of four letters or more."""
+    r"""Return whether `text` is words rather than a product of variables.
+
+    Letters only, or a word of four letters or more.
+    """
     plain = re.sub(r"\\[A-Za-z]+", " ", text)
     return re.fullmatch(r"[\s(]*[A-Za-z]{2,}[\s).]*", text) is not None or re.search(r"[A-Za-z]{4,}", plain) is not None
 
 
 def _is_product(text: str, unit: str) -> bool:
-    """Whether letters alone are a product, `xy` or `mgR`, and not a word, a unit or the name of a segment."""
+    """Return whether letters alone are a product, `xy` or `mgR`, and not a word, a unit or the name of a segment."""
     return not unit and _PRODUCT.fullmatch(text) is not None and known_unit(text) == ""
 
 
 def folded(text: str) -> str:
-    """Words in lower case; what may be the name of a thing keeps its case: `x`, `AB`."""
+    """Lower the case of words; keep it for what may name a thing: `x`, `AB`."""
     return re.sub(
         r"[A-Za-z]+",
         lambda m: m[0].lower() if m[0][1:].islower() or len(m[0]) > 3 or m[0] in ("YES", "NO") else m[0],

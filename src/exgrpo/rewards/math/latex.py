@@ -96,7 +96,10 @@ TEXT = re.compile(r"\\(?:text|mbox|hbox|text(?:bf|it|rm|sf|tt|sc|sl|up|normal)|m
 
 
 def clean(text: str) -> str | None:
-    """`text` in one spelling of LaTeX; None if it is too long, empty, or holds characters that no answer has."""
+    """Rewrite `text` in one spelling of LaTeX.
+
+    None if it is too long, empty, or holds characters that no answer has.
+    """
     if len(text) > MAX_CHARS:
         return None
     if not text.isascii():
@@ -140,8 +143,11 @@ _BOUND = re.compile(r"(?:[<>]|\\[lg]e)\s*[-+]?\s*$")
 
 
 def _joined(text: str) -> str:
-    r"""Without the commas that group digits: before a factor (`20,000\pi`), in braces (`\frac{20,000}{3}`), before zeros that
-    begin no number (`5,000+x`), and in a bound (`x > 1,250`). Between brackets a comma separates."""
+    r"""Remove the commas that group digits.
+
+    Before a factor (`20,000\pi`), in braces (`\frac{20,000}{3}`), before zeros that begin no number (`5,000+x`), and in
+    a bound (`x > 1,250`). Between brackets a comma separates.
+    """
     if "," not in text or _GROUPED.search(text) is None:
         return text
     return _GROUPED.sub(lambda m: m[0].replace(",", "") if _groups(text, m) else m[0], text)
@@ -159,7 +165,7 @@ def _groups(text: str, match: re.Match[str]) -> bool:
 
 
 def _innermost(text: str) -> str:
-    """The last bracket that is open at the end of `text`; none for that of an index, whose commas separate."""
+    """Return the last open bracket at the end of `text`; none if it is that of an index, whose commas separate."""
     stack, i = [], 0
     while i < len(text):
         if text[i] == "\\":
@@ -178,7 +184,7 @@ def _innermost(text: str) -> str:
 
 
 def _braced_arguments(text: str) -> str:
-    r"""`\frac12`, `\frac\pi 2`, `\binom n2` and `\sqrt 2` with their braces."""
+    r"""Add braces in `\frac12`, `\frac\pi 2`, `\binom n2` and `\sqrt 2`."""
     if "\\frac" not in text and "\\sqrt" not in text and "\\binom" not in text:
         return text
     out, position = [], 0
@@ -219,7 +225,7 @@ def closing(text: str, start: int) -> int | None:
 
 
 def split(text: str, separators: str) -> list[str]:
-    """`text` cut at separators outside of all brackets and braces. `[0,1)` counts as a pair, too."""
+    """Cut `text` at separators outside of all brackets and braces. `[0,1)` counts as a pair, too."""
     parts, depth, start, i = [], 0, 0, 0
     while i < len(text):
         char = text[i]
@@ -239,7 +245,7 @@ def split(text: str, separators: str) -> list[str]:
 
 
 def brackets(text: str) -> tuple[str, str]:
-    r"""The pair of brackets around all of `text`, as "()", "[)" or "{}", and what is inside; or two empty strings."""
+    r"""Return the pair around all of `text`, as "()", "[)" or "{}", and the inside; or two empty strings."""
     opening = "\\{" if text.startswith("\\{") else text[0] if text[0] in "([" else ""
     closing = "\\}" if text.endswith("\\}") else text[-1] if text[-1] in ")]" else ""
     if not opening or not closing or (len(opening) == 2) != (len(closing) == 2):
@@ -260,7 +266,7 @@ def brackets(text: str) -> tuple[str, str]:
 
 
 def squeeze(text: str) -> str:
-    """One spelling of an expression: no space except between digits, no braces around one character."""
+    """Rewrite an expression in one spelling: no space except between digits, no braces around one character."""
     text = TEXT.sub(r"\1", text)
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])|\*", r"\\cdot ", text)
     text = re.sub(r"(_\s*[0-9])\s+(?=[0-9])", r"\1", text)

@@ -43,7 +43,7 @@ class _NeedsSymbolic(Exception):
 def math_reward(
     prompts: Any, completions: list[Any], answer: list[Any], strict: bool = False, **kwargs: Any
 ) -> list[float | None]:
-    r"""1.0 where the final answer of a completion is mathematically equal to the gold answer, else 0.0.
+    r"""Give 1.0 where the final answer of a completion is mathematically equal to the gold answer, else 0.0.
 
     Args:
         prompts: Only whether they begin a thought matters.
@@ -53,7 +53,7 @@ def math_reward(
             point of a numeric evaluation; the same unit, base and percent sign if both have one; no decimal in place of
             a number that is none; an answer that is boxed or introduced. `strict_math_reward` is this function with it
             set: pass both to a trainer, with weights 1 and 0, and name it as `correctness_function`. Then `math_reward`
-            is what is learned from, and only what is strictly right enters the experience.
+            is what the policy is trained on, and only what is strictly right enters the experience.
 
     Returns:
         N rewards; None (unscorable) where the gold answer cannot be read, which is logged once per process.
@@ -65,20 +65,23 @@ def math_reward(
 @looks_for(_MARKED, lambda text: bool(final_answers(text, strict=True)))
 @versioned
 def strict_math_reward(prompts: Any, completions: list[Any], answer: list[Any], **kwargs: Any) -> list[float | None]:
-    """`math_reward` with `strict=True`."""
+    """Score as `math_reward` with `strict=True`."""
     return math_reward(prompts, completions, answer, strict=True, **{k: v for k, v in kwargs.items() if k != "strict"})
 
 
 async def async_math_reward(
     prompts: Any, completions: list[Any], answer: list[Any], strict: bool = False, **kwargs: Any
 ) -> list[float | None]:
-    """`math_reward` that does not block the event loop."""
+    """Score as `math_reward`, without blocking the event loop."""
     batch = _Batch(answer_texts(prompts, completions), answer, strict)
     return batch.filled(await score_async(verify_answers, batch.calls)) if batch.calls else batch.rewards
 
 
 class _Batch:
-    """What text and exact numbers decide is scored at once; the rest waits as `calls` for the pool, equal ones together."""
+    """A batch of answers to be scored.
+
+    What text and exact numbers decide is scored at once; the rest waits as `calls` for the pool, equal ones together.
+    """
 
     def __init__(self, texts: list[str], answer: list[Any], strict: bool):
         if importlib.util.find_spec("math_verify") is None:
@@ -98,7 +101,10 @@ class _Batch:
         self.calls: list[tuple[Any, ...]] = [(list(answers), gold, strict) for answers, gold in self.waiting]
 
     def filled(self, results: list[Scored]) -> list[float | None]:
-        """The rewards, with the results of `calls`; what did not finish within the limits was not shown to be right."""
+        """Return the rewards, with the results of `calls`.
+
+        What did not finish within the limits was not shown to be right.
+        """
         for rows, result in zip(self.waiting.values(), results, strict=True):
             for row in rows:
                 self.rewards[row] = result.value or 0.0
@@ -106,13 +112,13 @@ class _Batch:
 
 
 def verify_math(text: str, gold: Any, strict: bool = False) -> float | None:
-    """The reward of one text, in this process and without a limit on its time; None where the gold cannot be read."""
+    """Return the reward of one text, in this process and without a time limit; None where the gold cannot be read."""
     parsed = parse_gold(gold)
     return None if parsed is None else verify_answers(final_answers(answer_text(text), strict), parsed, strict)
 
 
 def verify_answers(answers: list[str], gold: str, strict: bool) -> float:
-    """What runs in the pool: 1.0 if there are answers and all of them equal the gold answer, a result of `parse_gold`."""
+    """Return 1.0 if there are answers and all equal the gold answer, a result of `parse_gold`; runs in the pool."""
     return float(_decide(answers, gold, strict, here=True))
 
 
@@ -120,7 +126,7 @@ verify_answers.warm_up = warm_up  # type: ignore[attr-defined]
 
 
 def parse_gold(gold: Any) -> str | None:
-    """The text of a gold answer, without box or solution; None if nothing could be scored against it."""
+    """Return the text of a gold answer, without box or solution; None if nothing could be scored against it."""
     if isinstance(gold, bool) or not isinstance(gold, (str, float, Decimal, Rational)):
         return None
     if (
@@ -144,7 +150,7 @@ def parse_gold(gold: Any) -> str | None:
 
 
 def _is_sentence(form: Form) -> bool:
-    """Whether a part of a gold answer is prose, which no other text will repeat."""
+    """Return whether a part of a gold answer is prose, which no other text will repeat."""
     return (form.kind == "text" and len(form.text.split()) > MAX_WORDS) or any(
         _is_sentence(part) for part in form.parts
     )
@@ -173,7 +179,7 @@ def _is_right(answer: str, gold: str, wanted: Form, strict: bool, here: bool) ->
 
 
 def _spaced(answer: str) -> str:
-    """`(C)\\ 5` with a plain space."""
+    r"""Rewrite `(C)\ 5` with a plain space."""
     return answer.replace("\\ ", " ") if re.search(r"\([A-J]\)", answer) else answer
 
 
@@ -220,7 +226,7 @@ def _equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
 
 
 def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
-    """Whether all of `x = a = b` is right, apart from the name at its head."""
+    """Return whether all of `x = a = b` is right, apart from the name at its head."""
     parts = answer.parts
     if len(parts) > 2 and re.fullmatch(r"[A-Za-z]", parts[0].text):
         parts = parts[1:]
@@ -228,7 +234,10 @@ def _chain_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bool:
 
 
 def _joined_equal(gold: Form, answer: Form, strict: bool) -> bool:
-    """Dates, scores, ranges and sizes are text. Only as an answer to a number `5-3` is a difference, and not beyond doubt."""
+    """Compare dates, scores, ranges and sizes as text.
+
+    Only as an answer to a number `5-3` is a difference, and not beyond doubt.
+    """
     if gold.kind != "joined":
         difference = re.fullmatch(r"([1-9][0-9]*)-(0|[1-9][0-9]*)", answer.text)
         if difference is not None:
@@ -251,7 +260,10 @@ def _units_agree(gold: Form, answer: Form) -> bool:
 
 
 def _sign_agrees(gold: Form, answer: Form) -> bool:
-    """Whether a number with a percent or degree sign equals one without: 25% is 0.25, and may stand for 25."""
+    """Return whether a number with a percent or degree sign equals one without.
+
+    25% is 0.25, and may stand for 25.
+    """
     signed, plain = (gold, answer) if gold.unit else (answer, gold)
     if signed.number is None or plain.number is None:
         return False
@@ -261,7 +273,7 @@ def _sign_agrees(gold: Form, answer: Form) -> bool:
 
 
 def _rounded(gold: Form, answer: Form, here: bool) -> bool:
-    """Whether one is a decimal with enough digits, and the other a number that it rounds or cuts."""
+    """Return whether one is a decimal with enough digits, and the other a number that it rounds or cuts."""
     decimal, other = (answer, gold) if answer.places else (gold, answer)
     if decimal.number is None or not decimal.places or other.places or other.letters:
         return False
@@ -323,7 +335,7 @@ def _collections_equal(gold: Form, answer: Form, strict: bool, here: bool) -> bo
 
 
 def _by_name(form: Form) -> Form:
-    """The tuple that a list of `x = 1, y = 2` gives, in the order of the names, which are different letters."""
+    """Return the tuple that a list of `x = 1, y = 2` gives, in the order of the names, which are different letters."""
     names = [part.name for part in form.parts]
     if form.kind != "list" or len(set(names)) != len(names) or not all(re.fullmatch("[A-Za-z]", n) for n in names):
         return form

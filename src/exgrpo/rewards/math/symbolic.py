@@ -28,7 +28,7 @@ _POINTS = 3
 
 
 def symbolic_equal(gold: str, answer: str, equation: bool, strict: bool) -> bool:
-    """Whether two expressions are equal; with `equation`, whether two differences vanish together.
+    """Return whether two expressions are equal; with `equation`, whether two differences vanish together.
 
     Numerically: at three points with positive variables and one with variables of both signs, to 20 digits and more. What
     differs at a positive point is unequal, whatever math-verify says; what agrees at all points is equal, and `strict`
@@ -50,7 +50,7 @@ def warm_up() -> None:
 
 
 def rounds_to(expression: str, decimal: Fraction, places: int) -> bool:
-    """Whether a number, rounded or cut to so many decimal places, is `decimal`."""
+    """Return whether a number, rounded or cut to so many decimal places, is `decimal`."""
     parsed = parse(expression)
     value = None if parsed is None or parsed.free_symbols else _evaluate(parsed, {}, 30)
     if value is None or not hasattr(value, "man_exp"):
@@ -61,7 +61,7 @@ def rounds_to(expression: str, decimal: Fraction, places: int) -> bool:
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> Any:
-    """The sympy expression that LaTeX in the spelling of `form` stands for; None where it is refused."""
+    """Parse LaTeX in the spelling of `form` to a sympy expression; None where it is refused."""
     prepared = prepare(text)
     if prepared is None:
         return None
@@ -90,7 +90,7 @@ def parse(text: str) -> Any:
 
 
 def prepare(text: str) -> str | None:
-    """What the parser may see, or None."""
+    """Return what the parser may see, or None."""
     for letter, name in (("I", "Upsilon"), ("E", "Xi")):  # the parser takes these for the imaginary unit and for e
         text = text.replace(letter, f"\\{name} ") if name not in text else text
     if not text or len(text) > MAX_CHARS or _PLAIN.fullmatch(text) is None or "'" in text or _tower(text):
@@ -128,7 +128,7 @@ def _balanced(text: str) -> bool:
 
 
 def _tower(text: str) -> bool:
-    r"""Whether a power stands in an exponent twice, or is raised without braces: `2^{3^{4^5}}`, `2^3^4`."""
+    r"""Return whether a power has a power in its exponent twice, or lacks braces: `2^{3^{4^5}}`, `2^3^4`."""
     if re.search(r"\^[A-Za-z0-9]\^", text):
         return True
     stack: list[bool] = []
@@ -145,7 +145,7 @@ def _tower(text: str) -> bool:
 
 
 def _bits(expression: Any) -> float:
-    """An upper bound on the binary digits of what evaluating `expression` could make; infinite where it is too large.
+    """Return an upper bound on the binary digits that evaluating `expression` could make; infinite where too large.
 
     Without variables the arithmetic may be that of exact integers. With variables it is in floating point, at values below
     32: there only the exponent is long, and an exponent of an exponent must stop somewhere.
@@ -169,8 +169,10 @@ def _bits(expression: Any) -> float:
 
 
 def _values(symbols: list[Any], point: int) -> dict[Any, Any]:
-    """Values above 1, below 1, larger ones, and ones of both signs. Letters that are mostly integers get integers, with
-    all remainders by 2, 3 and 4."""
+    """Choose values above 1, below 1, larger ones, and ones of both signs.
+
+    Letters that are mostly integers get integers, with all remainders by 2, 3 and 4.
+    """
     import sympy
 
     values = {}
@@ -185,7 +187,7 @@ def _values(symbols: list[Any], point: int) -> dict[Any, Any]:
 
 
 def _numerically(left: Any, right: Any, equation: bool) -> bool | None:
-    """True if equal at all points, False if different at a point of positive variables, None where it cannot be told."""
+    """Return True if equal at all points, False if different at a point of positive variables, None where unknown."""
     symbols = sorted(left.free_symbols | right.free_symbols, key=lambda symbol: symbol.name)
     bits = max(_bits(left), _bits(right))
     digits = 30 + int(0.31 * bits) if bits <= MAX_BITS else 60  # the smallest term counts beside the largest

@@ -30,7 +30,7 @@ _SCALES = re.compile(r"\b(?:hundred|thousand|million|billion|trillion)\b")
 
 
 def known_unit(text: str) -> str:
-    """The name of the unit that `text` says, with its power, such as "cm2"; empty if it is none of the well-known ones."""
+    """Return the name of the well-known unit that `text` says, with its power, such as "cm2"; else an empty string."""
     text = re.sub(r"\b([ap])\.?\s?m\.?(?![a-z])", r"\1m", text.replace("°", "degree "), flags=re.IGNORECASE)
     text = _SCALES.sub(" ", text.replace("squnit", "sq unit").replace("per cent", "percent"))
     text = re.sub(r"([A-Za-z]+)\s*\^\s*\{?\s*-\s*([123])\s*\}?", lambda m: f"/{m[1]}{m[2].replace('1', '')} ", text)
@@ -64,7 +64,7 @@ def _name(word: str) -> str:
 
 
 def unit_name(text: str) -> str:
-    """The name of a unit, known or not: two that differ are not the same."""
+    """Return the name of a unit, known or not: two that differ are not the same."""
     text = re.sub(r"^\s*x\s*10\s*\^\s*\{?\s*-?[0-9]+\s*\}?", "", text)
     known = known_unit(text)
     if known:
@@ -77,7 +77,7 @@ def unit_name(text: str) -> str:
 
 
 def may_be_dropped(text: str, number: bool) -> bool:
-    """Whether what is set as text behind an expression is a unit, or words of which none says anything about the value.
+    """Return whether text set after an expression is a unit, or words that say nothing about the value.
 
     A single letter is one only behind a plain number.
     """

@@ -54,7 +54,7 @@ _warned: set[tuple[str, str]] = set()
 def score(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, time_limit: float | None = None
 ) -> list[Scored]:
-    """`function(*call)` for each of the calls, in worker processes; blocks until all are done.
+    """Call `function(*call)` for each of the calls, in worker processes; block until all are done.
 
     Args:
         function: at the top level of a module that can be imported. An attribute `warm_up`, a function without
@@ -78,7 +78,7 @@ def score(
 async def score_async(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, time_limit: float | None = None
 ) -> list[Scored]:
-    """As `score`, without blocking the event loop."""
+    """Score like `score`, without blocking the event loop."""
     name, job = _prepare(function, calls, time_limit)
     future = _submitted(job)
     if future is None:
@@ -95,7 +95,7 @@ def configure(
     time_limit: float | None = None,
     memory_mb: int | None = None,
 ) -> None:
-    """Change what is given, for calls from now on; workers that no longer fit end when they are done."""
+    """Change the given settings for calls from now on; workers that no longer fit end when they are done."""
     global _settings, _current
     given: dict[str, Any] = {"enabled": enabled, "workers": workers, "time_limit": time_limit, "memory_mb": memory_mb}
     with _lock:
@@ -108,7 +108,10 @@ def configure(
 
 
 def close() -> None:
-    """End all worker processes; calls that are still running fail. The next `score` starts others."""
+    """End all worker processes; calls that are still running fail.
+
+    The next `score` starts others.
+    """
     global _current
     with _lock:
         closing, _current = [*_dispatchers], None
@@ -142,7 +145,7 @@ def _variable(name: str, default: float) -> float:
 
 
 def _default_workers() -> int:
-    """A share of the CPUs that this process may use, where a launcher started several processes on the machine."""
+    """Return this process's share of the CPUs, where a launcher started several processes on the machine."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     text = os.environ.get("LOCAL_WORLD_SIZE", "1")
     beside = int(text) if text.isdecimal() and int(text) else 1
@@ -180,7 +183,7 @@ def _prepare(
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """`module:name`, by which another process finds it."""
+    """Return `module:name`, by which another process finds a function."""
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     known_as = spec.name if module == "__main__" and spec is not None else module
@@ -208,7 +211,7 @@ def _written(name: str, arguments: tuple[Any, ...]) -> str:
 
 
 def _submitted(job: Job) -> "Future[list[Scored]] | None":
-    """Where the results will be; None if they are to be made in this process."""
+    """Return the future results; None if they are to be made in this process."""
     if not job.calls:
         job.future.set_result([])
         return job.future
@@ -255,7 +258,7 @@ def _awaited(future: "Future[list[Scored]]") -> list[Scored]:
 
 
 def _here(function: Callable[..., Any], calls: Sequence[str]) -> list[Scored]:
-    """The same without processes: no limits, and otherwise the same results."""
+    """Call in this process: without limits, and otherwise with the same results."""
     results = []
     for text in calls:
         try:
@@ -270,7 +273,7 @@ def _here(function: Callable[..., Any], calls: Sequence[str]) -> list[Scored]:
 
 
 def _noted(name: str, calls: Sequence[tuple[Any, ...]], results: list[Scored]) -> list[Scored]:
-    """The results; of each kind of failure the first is logged."""
+    """Return the results; log the first failure of each kind."""
     for arguments, scored in zip(calls, results, strict=True):
         if scored.failure is None:
             continue
@@ -306,7 +309,7 @@ def _warn_off() -> None:
 
 
 def _close_with_this_process() -> None:
-    """A child made by multiprocessing runs its own finalizers at its end, and none of `atexit`."""
+    """Register the closing with multiprocessing too: its children run their own finalizers, and none of `atexit`."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize
@@ -315,7 +318,7 @@ def _close_with_this_process() -> None:
 
 
 def _after_fork() -> None:
-    """A forked child has its parent's pool without its thread: it starts another when it needs one."""
+    """Drop the parent's pool in a forked child, which lacks its thread; another starts when needed."""
     global _lock, _current
     _lock, _current = threading.Lock(), None
     for dispatcher in _dispatchers:

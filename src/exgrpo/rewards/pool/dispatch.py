@@ -31,7 +31,10 @@ LATE = 1.0  # seconds that this thread may be late before its own absence is no 
 
 
 class Dispatcher:
-    """See the module. `submit` and `close` may be called from any thread, the rest is the thread's own."""
+    """The dispatching thread; see the module.
+
+    `submit` and `close` may be called from any thread, the rest is the thread's own.
+    """
 
     def __init__(self, workers: int, memory_mb: int):
         self._limit, self._memory_mb = workers, memory_mb
@@ -64,7 +67,7 @@ class Dispatcher:
     # From any thread ----------------------------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> bool:
-        """False if this dispatcher takes no more."""
+        """Hand a job in; False if this dispatcher takes no more."""
         with self._guard:
             if self._closing or self._retiring or self._ended:
                 return False
@@ -79,7 +82,7 @@ class Dispatcher:
             self._wake()
 
     def close(self) -> None:
-        """End now. Jobs that are not done fail; no process is left."""
+        """End at once. Jobs that are not done fail; no process is left."""
         with self._guard:
             self._closing = True
             self._wake()
@@ -90,7 +93,7 @@ class Dispatcher:
         return self._thread.is_alive()
 
     def abandon(self) -> None:
-        """In a forked child, where the thread is not: let go of what is the parent's."""
+        """Release the parent's resources in a forked child, where the thread does not run."""
         for worker in (*self._workers, *self._dying):
             worker.close()
             worker.process.returncode = 0  # not a child of this process
@@ -130,7 +133,7 @@ class Dispatcher:
                     job.future.set_exception(error)
 
     def _wait(self) -> None:
-        """Until a worker says something or can be told more, a caller rings, or the next deadline."""
+        """Wait until a worker reports or can be given more, a caller rings, or the next deadline."""
         deadlines = [worker.deadline for worker in self._workers if worker.job is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         if self._dying:
@@ -243,7 +246,7 @@ class Dispatcher:
     # Taking in ----------------------------------------------------------------------------------------------------------
 
     def _read(self, worker: Worker) -> bool:
-        """Take in what a worker said; whether there was anything."""
+        """Read a worker's messages; return whether there were any."""
         try:
             data = os.read(worker.output.fileno(), 1 << 16)
         except BlockingIOError:
@@ -266,7 +269,7 @@ class Dispatcher:
     def _take(self, worker: Worker, kind: str, content: Any = None) -> None:
         now, job = time.monotonic(), worker.job
         if job is None:
-            raise ValueError("a worker answered what nobody asked")
+            raise ValueError("a worker sent a result that nobody asked for")
         if kind == "ready":
             worker.ready, worker.began, self._failed_starts = True, now, 0
             worker.deadline = now + job.time_limit
@@ -275,7 +278,7 @@ class Dispatcher:
             self._drop(worker)
             worker.job = None
             self._fail(job, ConfigurationError(
-                f"The verifier {job.function} cannot be used in a worker process, which imports it anew: {content}."
+                f"The verifier {job.function} cannot be used in a worker process, which imports it again: {content}."
             ))  # fmt: skip
             return
         if kind == "memory":
@@ -300,7 +303,7 @@ class Dispatcher:
             self._lose(worker, None)
 
     def _lose(self, worker: Worker, failure: str | None) -> None:
-        """End a worker with its call, if it had begun one; its other calls are handed out again."""
+        """Kill a worker with the call that it had begun, if any; hand its other calls out again."""
         self._drop(worker)
         job = worker.job
         if job is None:

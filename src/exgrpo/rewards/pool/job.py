@@ -1,4 +1,4 @@
-"""What a pool is asked, and what it answers."""
+"""Requests to a pool, and its results."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scored:
-    """What came of one call: `value`, or why there is none in `failure`.
+    """The result of one call: `value`, or in `failure` why there is none.
 
     A failure is `time limit of 5 s`, `memory limit of 512 MB`, `raised ValueError: ...`, `returned ...` (no plain value)
     or `worker died (SIGSEGV)`.

@@ -15,7 +15,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Worker:
-    """A process, what it was sent and what it has said so far."""
+    """A process, the calls sent to it, and its messages so far."""
 
     def __init__(self) -> None:
         environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONHASHSEED": "0"}
@@ -41,14 +41,14 @@ class Worker:
         self.output.close()
 
     def kill(self) -> None:
-        """It and what it started; nothing a process can do keeps it from that."""
+        """Kill the worker and what it started; no process can prevent that."""
         for kill, number in ((os.killpg, self.process.pid), (os.kill, self.process.pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(number, signal.SIGKILL)
         self.close()
 
     def how_it_ended(self, patience: float = 1.0) -> str:
-        """By which signal, or with which exit code, once it has been dropped."""
+        """Describe how it ended once it has been dropped: by which signal, or with which exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
         code = self.process.returncode

@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def pack(value: Any) -> Any:
-    """A plain value as JSON can write it; TypeError for any other.
+    """Make a plain value ready for JSON; raise TypeError for any other.
 
     Plain are None, bool, int, float, str, bytes and Fraction, and lists, tuples and mappings of them.
     """
@@ -54,12 +54,12 @@ def pack(value: Any) -> Any:
     if isinstance(value, Fraction):
         return {"fraction": [pack(value.numerator), pack(value.denominator)]}
     raise TypeError(
-        f"{kind.__name__} is no plain value (None, bool, int, float, str, bytes, Fraction, list, tuple, dict)"
+        f"{kind.__name__} is not a plain value (None, bool, int, float, str, bytes, Fraction, list, tuple, dict)"
     )
 
 
 def unpack(value: Any) -> Any:
-    """What `pack` was given."""
+    """Undo `pack`."""
     if type(value) is list:
         return [unpack(item) for item in value]
     if type(value) is not dict:
@@ -78,7 +78,7 @@ _UNPACK: dict[str, Callable[[Any], Any]] = {
 
 
 def call(function: Callable[..., Any], arguments: list[Any]) -> list[Any]:
-    """One call, as it is answered; raises MemoryError and KeyboardInterrupt."""
+    """Make one call, as it is reported; raises MemoryError and KeyboardInterrupt."""
     try:
         value = function(*map(unpack, arguments))
     except (MemoryError, KeyboardInterrupt):
@@ -95,7 +95,7 @@ def call(function: Callable[..., Any], arguments: list[Any]) -> list[Any]:
 
 
 def reason(error: BaseException) -> str:
-    """`raised ValueError: ...`, in one short line."""
+    """Describe an error in one short line: `raised ValueError: ...`."""
     try:
         text = " ".join(str(error)[:MAX_REASON].split())
     except Exception:  # noqa: BLE001 - an exception that cannot be written is one all the same
@@ -104,7 +104,7 @@ def reason(error: BaseException) -> str:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The function called `module:qualified.name`."""
+    """Find the function called `module:qualified.name`."""
     module, _, path = name.partition(":")
     found: Any = importlib.import_module(module)
     for part in path.split("."):
@@ -116,7 +116,10 @@ def find(name: str) -> Callable[..., Any]:
 
 
 class Memory:
-    """How much more a call may allocate than is in use when it begins: counted as the kernel counts RLIMIT_DATA."""
+    """A limit on how much more a call may allocate than is in use when it begins.
+
+    Counted as the kernel counts RLIMIT_DATA.
+    """
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -194,7 +197,7 @@ def main(parent: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when the one that started it ends, whatever it does then."""
+    """Ask the kernel to kill this process when its parent ends."""
     if sys.platform == "linux":
         import ctypes
 

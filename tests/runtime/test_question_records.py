@@ -20,9 +20,9 @@ def tokenize(prompts):
 def test_facts_of_a_batch_are_those_of_each(dataset):
     table, alone = QuestionTable(dataset, tokenize), QuestionTable(dataset, tokenize)
     table.rows([3, 7, 7, 9])
-    assert [table.facts(question) for question in (7, 3, 9, 20)] == [
-        alone.facts(question) for question in (7, 3, 9, 20)
+    assert [table.record(question) for question in (7, 3, 9, 20)] == [
+        alone.record(question) for question in (7, 3, 9, 20)
     ]
     table.row(5)  # one alone is no batch
-    assert table.facts(9) == alone.facts(9)
-    assert table.facts(7).prompt == "What is 7?"
+    assert table.record(9) == alone.record(9)
+    assert table.record(7).prompt == "What is 7?"
