@@ -1,6 +1,5 @@
 """The page `docs/configuration.md`, from the field table."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +17,7 @@ INTRODUCTION = """\
 `ExGRPOTrainer` takes the arguments of TRL's `GRPOTrainer`, and `ExGRPOConfig` those of `GRPOConfig`. This page lists what
 this package adds or changes. `exgrpo train` takes the same names, on the command line (`--sigma 0.25`) and in a recipe
 (`sigma: 0.25`); `exgrpo train --help` lists them all, the hosts' included. On the command line a bool is `true` or `false`,
-and a list is its values in a row (`--tier_shares 0.2 0.6 0.2`).
+and a list is its values in a row (`--tier_shares 0.2 0.6 0.2`). The trainer's attributes and errors: [Python API](api.md).
 """
 
 
@@ -28,7 +27,6 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
     changed = [row for row in of["host"] if "host_default" in row]
     sections = [
         MARKER + "\n" + INTRODUCTION,
-        "## Trainer\n\n" + _trainer(),
         "## Experience replay\n\nAn option that is not given has the value of the `preset`, else the default.\n\n"
         + _table(["option", "type", "default", "meaning"], [_own(row) for row in of["replay"]]),
         "## What each preset sets\n\nWhat each is, and where it comes from: [Presets](replay.md#presets).\n\n"
@@ -45,27 +43,6 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         f"[`ModelConfig`]({MODEL_DOCS}).",
     ]
     return "\n\n".join(section.rstrip() for section in sections) + "\n"
-
-
-def _trainer() -> str:
-    """The trainer's own docstring: it is Markdown but for the two lists at its end."""
-    from exgrpo.trl import ExGRPOTrainer
-
-    text, _, lists = inspect.cleandoc(ExGRPOTrainer.__doc__ or "").partition("\nAttributes:\n")
-    attributes, _, errors = lists.partition("\nRaises:\n")
-    return f"{text.strip()}\n\nAttributes:\n\n{_bullets(attributes)}\n\nErrors:\n\n{_bullets(errors)}"
-
-
-def _bullets(block: str) -> str:
-    items: list[str] = []
-    for line in filter(str.strip, block.splitlines()):
-        if line.startswith("     "):
-            items[-1] += " " + line.strip()
-        else:
-            name, _, text = line.strip().partition(": ")
-            head, _, kind = name.partition(" (")
-            items.append(f"- `{head}`{' (' + kind if kind else ''}: {text}")
-    return "\n".join(items).replace("[`~", "`").replace("`]", "`")
 
 
 def _own(row: dict[str, Any]) -> list[str]:

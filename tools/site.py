@@ -16,11 +16,22 @@ LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 SHOWN = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".toml": "toml"}
 REFERENCE = re.compile(r"\[<code>~?(?:[\w.]+\.)?(\w+)</code>\]")
 """A name as docstrings of the Hugging Face libraries refer to it."""
+TYPE, RAW = re.compile(r"<code>[^<]*`[^<]*</code>"), re.compile(r"\[`~?(?:[\w.]+\.)?(\w+)`\]")
+"""The same where the name stands in a type, which is code as a whole."""
+STYLE = ".md-typeset td:first-child code { white-space: nowrap; }\n"
+"""Names of options and metrics stand whole at the head of a table's row."""
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
+def on_config(config: Any) -> Any:
+    """Name the style sheet that `on_files` adds."""
+    config.extra_css.append("tables.css")
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
-    """Add what pages of docs/, and what they lead to, link to outside docs/."""
+    """Add the style sheet, and what pages of docs/, and what they lead to, link to outside docs/."""
+    files.append(File.generated(config, "tables.css", content=STYLE))
     waiting = [ROOT / "docs" / page.src_uri for page in files.documentation_pages()]
     seen: set[str] = set()
     while waiting:
@@ -54,8 +65,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Show references of docstrings as names."""
-    return REFERENCE.sub(r"<code>\1</code>", html)
+    """Show references of docstrings as names, in the types of the API's tables too."""
+    html = REFERENCE.sub(r"<code>\1</code>", html)
+    if page.file.src_uri != "api.md":
+        return html
+    return TYPE.sub(lambda found: RAW.sub(r"\1", found[0]).replace("`", ""), html)
 
 
 def outside(page: Path) -> list[str]:

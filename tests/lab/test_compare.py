@@ -237,6 +237,9 @@ def test_a_probe_tells_what_runs_cost():
     setting = study.settings[0]
     assert setting.regime == regime
     assert cost.seconds(Cell(setting, None, 0)) == 13
+    tiny = replace(cost, warm_up=50.0)  # of the start of a seed; its arms find the policy made
+    assert tiny.seconds(Cell(setting, None, 0)) == 63
+    assert tiny.seconds(Cell(setting, setting.arms[0], 0)) == cost.seconds(Cell(setting, setting.arms[0], 0))
     assert cost.seconds(Cell(setting, setting.arms[0], 0)) == 10 + 20 * 6 + 15
     assert cost.seconds(Cell(setting, setting.arms[1], 0)) == 10 + 20 * 8 + 15
     by_steps = replace(setting, regime=replace(regime, budget_of={"steps": 8}))

@@ -112,8 +112,7 @@ def viewer():
 
 TABLES = {
     "A training step": [steps],
-    "Tiny policy, all groups with variance": [lambda: phases("tiny_all")],
-    "SmolLM2, half of the groups with variance": [lambda: phases("smollm2_half")],
+    "Where the time goes": [lambda: phases("smollm2_half")],
     "Memory": [memory],
     "Presets": [presets],
     "The buffer": [buffer],

@@ -73,3 +73,25 @@ def test_without_replay_there_is_nothing_to_tell():
     assert result["experience"] == {
         "stored": 0, "stored_valid": None, "replayed": 0, "replayed_valid": None, "distinct_picks": None,
     }  # fmt: skip
+
+
+def test_an_arm_with_demonstrations_starts_from_right_answers_of_its_first_questions(trainers):
+    """Kept and replayed as experience of another run is; nothing of the bank stays, and the rest is the arm's own."""
+    kept = {"retirement": "never", "capacity_per_question": 64}
+    result = arm.run_arm("rescue", 300, SMALL, options=kept, demonstrations=20)
+    importer, trainer = trainers
+    assert importer.state.global_step == 0, "the trainer of the import never trains"
+    task, buffer = get_task("chains", **KNOBS), trainer.planner.buffer
+    number = {trainer.questions.row(q)["prompt"]: q for q in range(SMALL.train_questions)}
+    for question in task.draw("train", SMALL.train_questions, 300)[:20]:
+        stored = buffer.get_many(buffer.slots_of(number[question.prompt]))
+        texts = [
+            trainer.processing_class.decode(one.completion_ids.tolist(), skip_special_tokens=True) for one in stored
+        ]
+        assert task.solution(question) in texts
+    cold = arm.run_arm("rescue", 300, SMALL, options=kept)
+    assert result["experience"]["replayed"] > cold["experience"]["replayed"]
+    assert result["history"][0]["replay/size"] >= 20 > cold["history"][0]["replay/size"]
+    assert result["token_budget"] == cold["token_budget"]
+    again = arm.run_arm("rescue", 300, SMALL, options=kept, demonstrations=20)
+    assert {**again, "seconds": None} == {**result, "seconds": None}

@@ -137,6 +137,19 @@ def test_a_shortened_study():
     assert [cell.key for cell in short.cells()] == [cell.key for cell in study.cells()][:4]
 
 
+def test_demonstrations_decide_a_result_and_a_start_has_none():
+    """Arms without any keep the fingerprints that they had before there were any."""
+    without, eight, nine = (
+        make_study(of_arm(**given), "s").settings[0] for given in ({}, {"demonstrations": 8}, {"demonstrations": 9})
+    )
+    prints = [Cell(setting, setting.arms[1], 0).fingerprint for setting in (without, eight, nine)]
+    assert len(set(prints)) == 3
+    assert Cell(without, replace(eight.arms[1], demonstrations=0), 0).fingerprint == prints[0]
+    assert len({Cell(setting, None, 0).fingerprint for setting in (without, eight, nine)}) == 1
+    many = make_study(of_arm(demonstrations=2000), "s").shortened().settings[0]
+    assert many.arms[1].demonstrations == many.regime.train_questions == 256
+
+
 def test_shortening_makes_nothing_longer():
     """A study that is small already keeps its sizes."""
     assert tiny().shortened().settings == tiny().settings
@@ -197,7 +210,7 @@ MISTAKES = {
     "option": (
         of_arm(sigmaa=1),
         ARM
-        + r"unknown option 'sigmaa'. Did you mean 'sigma'\? An arm has preset, budget, tried, grid, .*learning_rate",
+        + r"unknown option 'sigmaa'. Did you mean 'sigma'\? An arm has preset, .*, demonstrations, grid, .*learning_rate",
     ),
     "encoder": (of_arm(preset="quality-tiers"), ARM + r"no encoder"),
     "encoder by option": (of_arm(trajectory_choice="highest_quality"), ARM + r"no encoder"),
@@ -208,6 +221,34 @@ MISTAKES = {
     "tried 0": (of_arm(tried=0), ARM + r"`tried` must be a whole number of at least 1, but is 0"),
     "tried half": (of_arm(tried=1.5), ARM + r"`tried`.*, but is 1.5"),
     "tried true": (of_arm(tried=True), ARM + r"`tried`.*, but is True"),
+    "demonstrations 0.5": (of_arm(demonstrations=0.5), ARM + r"`demonstrations` must be a whole number .*, but is 0.5"),
+    "demonstrations true": (of_arm(demonstrations=True), ARM + r"`demonstrations`.*, but is True"),
+    "demonstrations for nothing": (
+        of_arm(preset="on-policy", demonstrations=8),
+        ARM + r"replays no completions, so that 8",
+    ),
+    "demonstrations of questions alone": (
+        of_arm(preset="prompt-replay", demonstrations=8),
+        ARM + r"replays no completions",
+    ),
+    "more demonstrations than questions": (
+        raw(
+            settings={"chains": {"task": "chains", "train_questions": 64}},
+            arms={"exgrpo": {"preset": "exgrpo", "demonstrations": 65}},
+        ),
+        SETTING + r"arm 'exgrpo' has 65 demonstrations, but there are 64 training questions",
+    ),
+    "demonstrations of a recipe": (
+        raw(
+            settings={"chains": {"recipe": {"task": "chains"}, "budget": {"steps": 3}}},
+            arms={"exgrpo": {"preset": "exgrpo", "demonstrations": 8}},
+        ),
+        SETTING + r"With a recipe import them",
+    ),
+    "demonstrations of a setting": (
+        of_setting(overrides={"exgrpo": {"demonstrations": 3}}),
+        SETTING + r"`demonstrations` belongs to the arm",
+    ),
     "grid list": (of_arm(grid=[1]), ARM + r"`grid` maps options to lists of values, but \[1\] came"),
     "grid value": (of_arm(grid={"sigma": 1}), ARM + r"`grid` maps options to lists of values"),
     "grid empty": (of_arm(grid={"sigma": []}), ARM + r"`grid` maps options to lists of values"),

@@ -90,7 +90,7 @@ def test_no_two_modules_declare_the_same_name():
         names = re.findall(r"^(?:export )?(?:async )?(?:function|class) (\w+)", text, re.MULTILINE)
         for line in re.findall(r"^(?:export )?(?:const|let) ([^;]*)", text, re.MULTILINE):
             names += re.findall(r"(?:^|, )(\w+) = ", line.split("{")[0].split("(")[0])
-        assert names
+        assert names or module in assets.APPS.values(), module
         for name in names:
             assert name not in seen, f"{name} in {module}.js and {seen[name]}.js"
             seen[name] = module

@@ -11,8 +11,9 @@ from .parser import prose_width
 TABLE = Path(__file__).with_name("advice.json")
 """Made by tools/evidence.py from the results of the page "Evidence"."""
 WHAT_IT_CAN_SAY = (
-    "From studies on tiny policies, paired by seed at equal generated tokens: what an idea does to GRPO, not the size of an "
-    "effect on a language model. Run on-policy and positive-weight beside whatever you take."
+    "From studies on tiny policies: differences in points with 95 % intervals, paired by seed, at equal generated tokens. They "
+    "show what an idea does to GRPO, not the size of an effect on a language model. Run on-policy and positive-weight beside "
+    "whatever you take."
 )
 
 

@@ -17,8 +17,8 @@ class ScriptArguments:
     """The source of questions and rewards: a dataset, or a built-in task."""
 
     dataset_name: str | None = _option(
-        None, "Training questions: a dataset on the hub, or a local file, folder or pattern (.jsonl, .json, .csv, also "
-              ".gz; .parquet)."
+        None, "Training questions: a dataset on the hub, or a local file, folder or pattern (.parquet, or .jsonl, .json, .csv, "
+        "also with .gz)."
     )  # fmt: skip
     dataset_config: str | None = _option(None, "Configuration of a hub dataset that has several.")
     train_split: str = _option("train", "Split to train on.")

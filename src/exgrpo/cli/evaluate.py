@@ -293,6 +293,7 @@ def _report(args: argparse.Namespace, store: Any, benchmarks: Sequence[Asked], s
     for name, text in files.items():
         write_whole(args.output_dir / name, text + "\n")
         _say(f"wrote {args.output_dir / name}")
+    _say(f"The completions: exgrpo view {shlex.quote(str(args.output_dir))}")
     return 0
 
 

@@ -21,8 +21,8 @@ from .parser import run_piped
 USAGE = """\
 usage: exgrpo train --config RECIPE.yaml [--OPTION VALUE ...]
 
-Train with GRPO and experience replay. A recipe is a YAML mapping of options, and may hold a mapping `env` of environment
-variables. Options on the command line go over those of the recipe; hyphens and underscores are alike.
+Train with GRPO and experience replay. A recipe is a YAML mapping of options, with an optional mapping `env` of environment
+variables. Options on the command line override the recipe's; hyphens and underscores are alike.
 
 On several processes: torchrun --nproc_per_node N -m exgrpo.cli.train --config RECIPE.yaml (or accelerate launch -m ...)
 """

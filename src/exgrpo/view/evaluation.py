@@ -33,7 +33,7 @@ def evaluation_in(path: Path) -> Path | None:
 
 
 def open_evaluations(files: Sequence[Path]) -> list["Evaluation"]:
-    """One of each model in each file; each knows the others.
+    """Open one evaluation for each model of each file; each knows the others.
 
     Raises:
         ConfigurationError: a file cannot be read, or holds no completion.
@@ -129,7 +129,7 @@ class Evaluation:
 
     @property
     def growing(self) -> bool:
-        """True while completions are missing and the file was written a moment ago."""
+        """Tell whether completions are missing and the file was written a moment ago."""
         wanted = sum(self._benchmarks[one.benchmark]["num_samples"] for one in self._questions.values())
         there = sum(map(len, self._answers.values()))
         return there < wanted and time.time() - self.path.stat().st_mtime < WRITTEN_NOW

@@ -17,7 +17,7 @@ SET_UP = "exgrpo.lab.studies.arm:set_up_worker"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 SECONDS_PER_TOKEN = 5e-5
 """Seconds to generate a completion token and train on it: tiny policy, one thread of a server's processor (2026)."""
-SECONDS_PER_STEP = 0.2
+SECONDS_PER_STEP = 0.1
 SECONDS_PER_BATCH = 0.06  # of the warm-up
 SECONDS_PER_CELL = 2.0
 SECONDS_PER_PROCESS = 10.0  # until it has imported everything
