@@ -14,7 +14,7 @@ from typing import Any
 
 from ...evaluation.paired import MIN_PAIRS, PairedDifference, paired_difference, ties_spoil
 from ...report.plots import arm_styles
-from .pictures import dressed, half_width, new_figure, save
+from .pictures import BANDS, dressed, half_width, new_figure, save
 from .summary import Findings, Run
 
 NEAR = 0.8
@@ -126,8 +126,8 @@ class Sweep:
             found.append(
                 {
                     "arm": arm,
-                    **{f"{rate:g}": self.mean(arm, rate) for rate in rates},
-                    "at its own rate": math.fsum(self.tuned(arm)) / len(self.seeds),
+                    **{f"{rate:g}": f"{self.mean(arm, rate):.3f}" for rate in rates},
+                    "at its own rate": f"{math.fsum(self.tuned(arm)) / len(self.seeds):.3f}",
                     "rates that suit it": f"{self.suits(arm)}/{len(rates)}",
                     "collapsed": f"{collapsed}/{of}",
                     "seeds": len(self.seeds),
@@ -162,7 +162,7 @@ def plain_name(arm: str) -> str:
 
 
 def draw_sweeps(sweeps: Sequence[Sweep], arms: Sequence[str], path: Path) -> Path:
-    """Draw final held-out Pass@1 over the learning rate, a panel a sweep; with five seeds, 95 % intervals of the means."""
+    """Draw final held-out Pass@1 over the learning rate, a panel a sweep; 95 % intervals for up to four arms of five seeds."""
     figure, canvas = new_figure(4.2 * len(sweeps) + 0.4 * (len(sweeps) == 1), 3.6)
     styles, handles = arm_styles(arms), {}
     for panel, sweep in zip(figure.subplots(1, len(sweeps), squeeze=False)[0], sweeps, strict=True):
@@ -170,7 +170,7 @@ def draw_sweeps(sweeps: Sequence[Sweep], arms: Sequence[str], path: Path) -> Pat
             rates = list(sweep.runs[arm])
             colour, line = styles[arm]
             means = [sweep.mean(arm, rate) for rate in rates]
-            if len(sweep.seeds) >= MIN_PAIRS:
+            if len(sweep.seeds) >= MIN_PAIRS and len(arms) <= BANDS:
                 half = [half_width(sweep.values(arm, rate)) for rate in rates]
                 low, high = ([max(0.0, m + s * h) for m, h in zip(means, half, strict=True)] for s in (-1, 1))
                 panel.fill_between(rates, low, high, color=colour, alpha=0.08, linewidth=0)
@@ -178,8 +178,9 @@ def draw_sweeps(sweeps: Sequence[Sweep], arms: Sequence[str], path: Path) -> Pat
         dressed(panel, f"{sweep.title}: held-out Pass@1", "learning rate", "y")
         panel.set_xscale("log")
         ticks = sorted({rate for arm in arms for rate in sweep.runs[arm]})
-        panel.set_xticks(ticks, [f"{rate:g}" for rate in ticks], fontsize=8)
         panel.minorticks_off()
+        panel.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+        panel.tick_params(axis="x", labelsize=8)
         panel.set_ylim(bottom=0)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(arms)), frameon=False)
     return save(canvas, path)
