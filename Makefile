@@ -49,7 +49,7 @@ $(SHARDED)/.installed: pyproject.toml constraints.txt
 	{ echo "make test-sharded: what DeepSpeed compiles for CPUs could not be built. Nothing was tested." >&2; exit 1; }
 	touch $@
 
-test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (about 10 minutes on 2 cores, and 2 to install)
+test-sharded: $(SHARDED)/.installed  ## FSDP2, DeepSpeed, two nodes: each against one process (about 6 minutes on 2 cores, and 2 to install)
 	$(OF_SHARDED) python -m pytest --timeout 3600 -m sharded tests/sharded
 
 $(VERL_STAMP): pyproject.toml constraints-verl.txt
@@ -61,7 +61,7 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt
 	{ echo "make test-verl: verl's environment could not be installed (Python 3.11 or 3.12 is needed). Nothing was tested." >&2; exit 1; }
 	touch $(VERL_STAMP)
 
-test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 10 minutes on 2 cores, and 2 to install)
+test-verl: $(VERL_STAMP)  ## the tests of verl, in an environment of its own: Ray and FSDP2 on the CPU (about 8 minutes on 2 cores, and 2 to install)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/python -m pytest -W ignore --timeout 3600 -m verl tests/verl
 
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
