@@ -377,7 +377,7 @@ def test_functions_that_another_process_cannot_find_are_refused():
     for function in (lambda: 1, verifiers.Scoring().__getitem__, print.__call__):
         with pytest.raises(ConfigurationError, match="top level of a module"):
             score(function, [()])
-    with pytest.raises(ConfigurationError, match="cannot be sent to another process: object is no plain"):
+    with pytest.raises(ConfigurationError, match="cannot be sent to another process: object is not a plain"):
         score(verifiers.echo, [(object(),)])
 
 

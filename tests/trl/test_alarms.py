@@ -472,7 +472,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding
 def test_the_page_has_the_defaults():
     defaults = {name: p.default for name, p in inspect.signature(ReplayAlarm).parameters.items()}
     for name, text in (
-        ("ess_below", "`replay/ess` below {}"), ("ess_steps", "for {} steps with replay on end"),
+        ("ess_below", "`replay/ess` below {}"), ("ess_steps", "for {} consecutive steps with replay"),
         ("idle_steps", "for {} steps Pass@1 alone"), ("idle_steps", "nothing was replayed for {} steps"),
         ("entropy_nats", "at most {} nats"), ("entropy_window", "means over {} steps"),
     ):  # fmt: skip
@@ -482,9 +482,12 @@ def test_the_page_has_the_defaults():
 
 
 def test_the_pages_effective_sample_sizes():
-    rows = re.findall(r"^\| (\d\.\d) \| (\d\.\d) \| (\d\.\d\d) \|$", PAGE, re.MULTILINE)
+    text = " ".join(PAGE[PAGE.index("**Effective sample size.**") :].split())
+    rows = re.findall(
+        r"(\d\.\d\d) for(?: s =)? (\d(?:\.\d)?) (?:nats )?\((?:a token off by a factor of )?(\d\.\d)\)", text
+    )
     assert len(rows) == 4
-    for s, factor, ess in rows:
+    for ess, s, factor in rows:
         assert (f"{math.exp(float(s)):.1f}", f"{math.exp(-(float(s) ** 2)):.2f}") == (factor, ess)
     w = torch.tensor([1000.0] + [1.0] * 999, dtype=torch.float64)
     one_row = (w.log().logsumexp(0)[None], (2 * w.log()).logsumexp(0)[None], torch.tensor([1000.0]))

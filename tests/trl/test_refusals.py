@@ -133,7 +133,7 @@ def test_the_function_that_decides(tmp_path):
     from exgrpo.rewards import numeric_reward
 
     for functions, options, says in (
-        (h.right_reward, {"correctness_function": "other"}, r"'other' is none of .*\['right_reward'\]"),
+        (h.right_reward, {"correctness_function": "other"}, r"'other' is not one of .*\['right_reward'\]"),
         (
             [h.right_reward, h.right_reward],
             {"correctness_function": "right_reward"},
