@@ -134,7 +134,7 @@ def test_lengths_that_differ_are_refused(completions, columns, match):
 
 def test_a_verifier_or_an_embedder_that_answers_otherwise_is_refused_and_nothing_is_remembered():
     s = ExperienceScorer(lambda **given: [1.0, 1.0], embedder)
-    with pytest.raises(ConfigurationError, match="1 completions with as many rewards, but gave 2"):
+    with pytest.raises(ConfigurationError, match="one reward for each of 1 completions, but gave 2"):
         s.score("q", "x")
     s = ExperienceScorer(verifier, lambda texts: np.full((len(texts), 2), math.nan))
     with pytest.raises(ConfigurationError, match="finite"):
