@@ -144,12 +144,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.buffer))
     @rule(data=st.data(), stage=st.sampled_from(["plan", "rescue", "added"]), log_ratio=number)
-    def use(self, data, moment, log_ratio):
+    def use(self, data, stage, log_ratio):
         slot = data.draw(st.sampled_from(self.buffer.live_slots().tolist()))
         question, serial, uses = (int(self.buffer.column(name)[slot]) for name in ("question", "serial", "uses"))
         self.buffer.count_uses(slot)
         self.buffer.questions.replayed(question, self.step)
-        self.log(Replayed(self.generation, self.step, question, serial, moment, 1, math.nan))
+        self.log(Replayed(self.generation, self.step, question, serial, stage, 1, math.nan))
         if self.config.max_uses and uses + 1 >= self.config.max_uses:
             self.buffer.wear_out(slot)
         self.log(Trained(self.generation, self.step, question, serial, log_ratio, 1.0))

@@ -98,7 +98,8 @@ def prepare(
 ) -> Prepared:
     """Read and check what an arm trains with; nothing of its model yet."""
     given = {**regime.recipe_of(seed), "preset": preset, **options}
-    settings = parse({**given, **unsaved(given), "max_steps": max_steps, "output_dir": output_dir}, [])
+    own = {**unsaved(given), "preset": preset, **options, "max_steps": max_steps, "output_dir": output_dir}
+    settings = parse({**regime.recipe_of(seed), **own}, [])
     inputs = load_inputs(settings, held_out=True)
     check_inputs(settings, inputs)
     held_out = inputs.eval
