@@ -65,7 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="hours of training per run (default budget: the tokens that the recipe's max_steps generate on-policy)",
     )  # fmt: skip
     sizes = parser.add_argument_group("held-out questions")
-    sizes.add_argument("--eval_questions", type=at_least(1), metavar="N", help="number of questions at most (default: 256)")
+    sizes.add_argument(
+        "--eval_questions", type=at_least(1), metavar="N", help="number of questions at most (default: 256)"
+    )
     sizes.add_argument("--num_samples", type=at_least(1), metavar="K", help="completions per question (default: 4)")
     sizes.add_argument("--eval_temperature", type=between(0.0), metavar="T", help="sampling temperature (default: 1)")
     sizes.add_argument("--evaluations", type=at_least(1), metavar="N", help="evaluations per run (default: 6)")
@@ -257,7 +259,11 @@ def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Prob
     """Say what will run and how long it takes."""
     seconds = sum(map(cost.seconds, todo)) / min(jobs, max(1, len(todo)))
     [(kind, size)] = study.settings[0].regime.budget_of.items()  # type: ignore[union-attr]
-    what = f"the tokens of {size:g} steps, as if all answers were right" if kind == "right_answers" else f"{size:,g} {kind}"
+    what = (
+        f"the tokens of {size:g} steps, as if all answers were right"
+        if kind == "right_answers"
+        else f"{size:,g} {kind}"
+    )
     few = "" if len(study.seeds) >= 5 else " Fewer than 5 seeds give no interval."
     names = [plain_name(arm.name) for arm in study.settings[0].arms]
     presets = len(set(names))

@@ -78,7 +78,11 @@ def recipe_line(regime: RecipeRegime) -> str:
     """Describe model, questions and budget of a recipe in a sentence."""
     recipe, [(kind, size)] = regime.recipe, regime.budget_of.items()
     questions = recipe.get("task") or recipe.get("dataset_name")
-    budget = f"the tokens of {size:,g} steps, as if all answers were right" if kind == "right_answers" else f"{size:,g} {kind}"
+    budget = (
+        f"the tokens of {size:,g} steps, as if all answers were right"
+        if kind == "right_answers"
+        else f"{size:,g} {kind}"
+    )
     return (
         f"Model {recipe.get('model_name_or_path') or 'the built-in tiny policy'}, questions {questions}, learning rate "
         f"{recipe.get('learning_rate', 'default')}; {budget} a run; held out: at most {regime.eval_questions:,} questions x "
