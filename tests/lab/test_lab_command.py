@@ -337,7 +337,7 @@ def test_the_head_says_where_it_is_from(by_hand, tmp_path):
 @pytest.mark.parametrize("height", [0.0, 0.3])
 def test_panels_have_titles_of_their_own_and_axes_without_numbers_below_0(tmp_path, monkeypatch, height):
     seen = []
-    monkeypatch.setattr(pictures, "_save", lambda canvas, path: seen.append(canvas.figure))
+    monkeypatch.setattr(pictures, "save", lambda canvas, path: seen.append(canvas.figure))
     finals = {arm: dict.fromkeys(range(5), height) for arm in ("on-policy", "exgrpo")}  # one line upon the other
     pictures.draw_setting(findings(finals), "chains", tmp_path / "a.png")
     panels = seen[0].axes
