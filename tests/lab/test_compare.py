@@ -1,5 +1,6 @@
 """`exgrpo compare`: the figures of the lab on the built-in policy, budgets, what is refused, and going on after a kill."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -116,8 +117,9 @@ def test_the_figures_are_those_of_the_lab_bit_for_bit():
 def test_a_comparison_killed_at_any_of_20_instants_ends_with_the_same_files(in_process, monkeypatch, capsys):
     assert go("--seeds", "2", "--output_dir", "whole") == 0
     said = capsys.readouterr().out
-    assert "3 presets x 2 seeds, each the tokens of 6 steps of right answers: 8 runs and starts, 8 to do" in said
-    assert "2 pairs give no interval" in said
+    assert "3 presets x 2 seeds, each the tokens of 6 steps, as if all answers were right" in said
+    assert "and the start of each seed: 8 jobs, 8 to do" in said
+    assert "Fewer than 5 seeds give no interval" in said
     assert "With fewer than 5 pairs there is no interval" in said
     whole = {name: Path(f"whole/{name}").read_bytes() for name in ("results.jsonl", "times.jsonl", "report.json")}
     monkeypatch.setattr(page, "draw_setting", lambda found, setting, path: Path("whole/tiny.png"))  # it takes long
@@ -223,6 +225,15 @@ def test_what_cannot_be_compared_is_told_before_anything_runs(recipe, words, mes
     assert message in capsys.readouterr().err
     assert in_process.ran == []
     assert not os.path.exists("exgrpo-compare")
+
+
+def test_a_missing_matplotlib_is_told_before_anything_runs(in_process, monkeypatch, capsys):
+    Path("tiny.yaml").write_text(RECIPE)
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else there(name))
+    assert main(["compare", "tiny.yaml", *PRESETS]) == 1
+    assert "A comparison's report needs `matplotlib`" in capsys.readouterr().err
+    assert in_process.ran == []
 
 
 def test_a_probe_tells_what_runs_cost():

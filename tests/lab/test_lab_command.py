@@ -314,7 +314,7 @@ def test_tables_say_what_the_numbers_are(by_hand, tmp_path, capsys):
     after = text.split("## chains, again")[1]
     assert "No pair of arms has five common seeds: no differences." in after
     assert "[+" not in after
-    assert "Nothing is compared on fewer than five" in text
+    assert "No interval is given for fewer than five" in text
 
 
 @pytest.mark.slow

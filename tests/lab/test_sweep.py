@@ -65,7 +65,8 @@ def test_one_seed_has_no_other_to_choose_for_it_and_few_have_no_interval():
     assert (sweep.tuned("arm 0"), sweep.tuned("arm 1")) == ([0.9], [0.3])
     assert sweep.difference("arm 0", "arm 1") is None
     assert sweep.in_words("arm 1")[0].startswith(
-        "made up: arm 0 against arm 1, each at its own rate: +60.0 points, no interval."
+        "made up: arm 0 against arm 1, each at its own rate: +60.0 points, no interval "
+        "(the one seed chose both rates, which flatters them)."
     )
 
 

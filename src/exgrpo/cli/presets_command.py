@@ -22,7 +22,9 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--advise", action="store_true", help="ask five questions, and show what the stored studies say for each answer"
+        "--advise",
+        action="store_true",
+        help="show five questions about a run, and what the stored studies say for each answer",
     )
     args = parser.parse_args(argv)
     if args.advise:

@@ -22,7 +22,7 @@ USAGE = """\
 usage: exgrpo train --config RECIPE.yaml [--OPTION VALUE ...]
 
 Train with GRPO and experience replay. A recipe is a YAML mapping of options, with an optional mapping `env` of environment
-variables. Options on the command line override the recipe's; hyphens and underscores are alike.
+variables. Options on the command line override the recipe's; hyphens and underscores are equivalent.
 
 On several processes: torchrun --nproc_per_node N -m exgrpo.cli.train --config RECIPE.yaml (or accelerate launch -m ...)
 """

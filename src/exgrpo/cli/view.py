@@ -28,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo view",
         description="Inspect a run (its curves, its questions and their lives, its steps) or an evaluation (its results, its "
-        "questions and their completions). Serves a page on this machine and opens it in a browser; what is shown may still "
-        "grow. With --html, write one file instead, to mail or attach.",
+        "questions and their completions). Serves a page on this machine and opens it in a browser; the page follows a run "
+        "that still trains. With --html, write one file instead, to mail or attach.",
         epilog="examples:\n  exgrpo view outputs/run-1\n  exgrpo view outputs/run-1 outputs/run-2\n"
         "  exgrpo view outputs/run-1 --html run-1.html\n  exgrpo view exgrpo-evaluation",
     )
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         help="an output_dir, an experience.db or an exported folder; two are laid over each other. Or the output_dir or "
             "evaluation.db of exgrpo evaluate",
     )  # fmt: skip
-    add("--html", type=Path, metavar="FILE", help="write a page with part of it to this file")
+    add("--html", type=Path, metavar="FILE", help="write a page with a part of the run to this file")
     add("--questions", type=at_least(0), default=QUESTIONS, metavar="N",
         help="questions in that file: the hardest, the most replayed, the last retired, some at random; of an evaluation "
             "those that models or verifiers differ on, that none solved, some at random (default: %(default)s)")  # fmt: skip
@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, metavar="PORT", help="port to listen on (default: the first free one from 8753)")
     add(
         "--host", default=LOOPBACK, metavar="HOST",
-        help="address to listen on; anything but %(default)s lets others on your network who know it read the run",
+        help="address to listen on; with anything but %(default)s, others on your network can read the run",
     )  # fmt: skip
     add("--no_browser", action="store_true", help="print the address, open no browser")
     return top

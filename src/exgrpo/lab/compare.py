@@ -53,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         "--learning_rates", nargs="+", type=between(0.0), default=[], metavar="RATE",
-        help="train each preset at each of these; the report compares presets each at its own best (default: the recipe's)",
+        help="train every preset at each of these rates and compare each preset at its own best (default: the recipe's rate)",
     )  # fmt: skip
     add("--seeds", type=at_least(1), default=1, metavar="N", help="number of seeds (default: 1)")
     add("--first_seed", type=at_least(0), default=0, metavar="S", help="first seed (default: 0)")
@@ -65,7 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="hours of training per run (default budget: the tokens that the recipe's max_steps generate on-policy)",
     )  # fmt: skip
     sizes = parser.add_argument_group("held-out questions")
-    sizes.add_argument("--eval_questions", type=at_least(1), metavar="N", help="most questions (default: 256)")
+    sizes.add_argument(
+        "--eval_questions", type=at_least(1), metavar="N", help="number of questions at most (default: 256)"
+    )
     sizes.add_argument("--num_samples", type=at_least(1), metavar="K", help="completions per question (default: 4)")
     sizes.add_argument("--eval_temperature", type=between(0.0), metavar="T", help="sampling temperature (default: 1)")
     sizes.add_argument("--evaluations", type=at_least(1), metavar="N", help="evaluations per run (default: 6)")
@@ -86,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="run only these, as recipe/preset/seed; * is a wildcard",
     )
     add("--dry_run", action="store_true", help="print what would run and what it costs, and stop")
-    add("--discard_changed", action="store_true", help="run again those whose options have changed")
+    add("--discard_changed", action="store_true", help="run those again whose options have changed")
     add(
         "--emit",
         choices=("shell", "slurm"),
@@ -105,6 +107,8 @@ def run(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv)
     require("trl", "trl", "A comparison")
     require("rich", "report", "A comparison")
+    if not (args.emit or args.run or args.dry_run):
+        require("matplotlib", "report", "A comparison's report")  # before hours of training, not after them
     recipe = with_numbers(read_recipe(args.recipe))
     os.environ.update({name: str(value) for name, value in (recipe.get("env") or {}).items()})
     results = Results(args.output_dir or DEFAULT_FOLDER / Path(args.recipe).stem)
@@ -255,13 +259,18 @@ def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Prob
     """Say what will run and how long it takes."""
     seconds = sum(map(cost.seconds, todo)) / min(jobs, max(1, len(todo)))
     [(kind, size)] = study.settings[0].regime.budget_of.items()  # type: ignore[union-attr]
-    what = f"the tokens of {size:g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"
-    few = "" if len(study.seeds) >= 5 else f" {len(study.seeds)} pairs give no interval; 5 seeds would."
+    what = (
+        f"the tokens of {size:g} steps, as if all answers were right"
+        if kind == "right_answers"
+        else f"{size:,g} {kind}"
+    )
+    few = "" if len(study.seeds) >= 5 else " Fewer than 5 seeds give no interval."
     names = [plain_name(arm.name) for arm in study.settings[0].arms]
     presets = len(set(names))
     rates = f"{len(names) // presets} learning rates x " if len(names) > presets else ""
+    seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     return (
-        f"{presets} presets x {rates}{len(study.seeds)} seeds, each {what}: {len(cells)} runs and starts, "
+        f"{presets} presets x {rates}{seeds}, each {what}, and the start of each seed: {len(cells)} jobs, "
         f"{len(todo)} to do. A generation took {cost.generate:.1f} s and {cost.tokens:,.0f} tokens, its update "
         f"{cost.update:.1f} s, an evaluation {cost.evaluate:.1f} s: about {duration(seconds)} in all.{few}"
     )

@@ -170,7 +170,7 @@ def run(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv)
     require("trl", "trl", "The demo")
     require("rich", "report", "The demo")
-    require("matplotlib", "report", "The demo's pictures")
+    require("matplotlib", "report", "The demo")
     from rich.console import Console
 
     from ..cli.progress import make_display

@@ -65,7 +65,7 @@ def log_path(run: str, must_exist: bool = True) -> Path:
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="exgrpo experience",
-        description="Look at stored experience, move it, mend it. RUN is " + RUN + ".",
+        description="Inspect, move and repair stored experience. RUN is " + RUN + ".",
         epilog="Reading works while a run writes. Every command takes --json, and its --help has an example.",
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -102,7 +102,7 @@ def _stats(commands: Commands) -> None:
 
 def _questions(commands: Commands) -> None:
     argument = _command(
-        commands, "questions", (LOOK, "questions"), "list the questions seen, and how they stand",
+        commands, "questions", (LOOK, "questions"), "list the questions seen, with accuracy and state",
         "questions outputs/run-1 --unsolved --sort groups --limit 20",
     )  # fmt: skip
     _run(argument)
@@ -120,7 +120,7 @@ def _questions(commands: Commands) -> None:
 
 def _show(commands: Commands) -> None:
     argument = _command(
-        commands, "show", (QUERY, "show"), "show all that is known of a trajectory or a question",
+        commands, "show", (QUERY, "show"), "show everything known about a trajectory or a question",
         "show outputs/run-1 q:12",
     )  # fmt: skip
     _run(argument)
@@ -157,7 +157,7 @@ def _export(commands: Commands) -> None:
 
 def _import(commands: Commands) -> None:
     argument = _command(
-        commands, "import", (MOVE, "import_"), "import an exported folder, or completions that others wrote",
+        commands, "import", (MOVE, "import_"), "import an exported folder, or demonstrations from a file",
         "import bank demonstrations.jsonl --model Qwen/Qwen2.5-Math-1.5B --reward_funcs math_reward",
         "An existing log gets a new branch that continues its newest one; what does not match it is reported and left out.\n\n"
         "DATA other than an exported folder are demonstrations, teacher traces or rollouts: a file (.jsonl, .json, .csv, also "
@@ -201,7 +201,7 @@ def _merge(commands: Commands) -> None:
 
 def _prune(commands: Commands) -> None:
     argument = _command(
-        commands, "prune", (MOVE, "prune"), "delete what nothing needs any more, and shrink the file",
+        commands, "prune", (MOVE, "prune"), "delete what is no longer needed, and shrink the file",
         "prune outputs/run-1 --dry_run",
         "Deletes branches that neither the newest one nor a checkpoint beside the log continues, and token ids and "
             "log-probs of\ntrajectories that left long ago. Every checkpoint beside the log can still be resumed.",

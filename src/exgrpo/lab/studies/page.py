@@ -20,7 +20,7 @@ from .sweep import NEAR, Sweep, draw_sweeps, plain_name
 
 OWN_RATE = (
     "At its own rate: each seed is judged at the rate with the highest mean Pass@1 of the other seeds, so that none chooses "
-    f"for itself. A rate suits an arm that has at least {NEAR:.0%} of its best mean there."
+    f"for itself; a single seed must. A rate suits an arm that has at least {100 * NEAR:.0f} % of its best mean there."
 )
 EQUAL = ("equal_tokens", "equal_time", "equal_steps")
 MOST_SEEDS = 1000  # beyond it, more seeds are no advice

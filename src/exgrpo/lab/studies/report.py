@@ -25,7 +25,7 @@ the Pass@1 difference, too narrow with few pairs.
 samples of a question. *stored, valid* and *replayed, valid*: the same share of what was stored and replayed. *different picks*:
 different trajectories over all picks. *Pass@1 at equal time*: at the processor time that the quicker of the two arms needed.
 *at its own rate*: each seed at the learning rate with the highest mean Pass@1 of the other seeds; a rate *suits* an arm that
-has at least 80 % of its best mean there. Nothing is compared on fewer than five pairs."""
+has at least 80 % of its best mean there. No interval is given for fewer than five pairs."""
 
 
 def write_report(folder: Path, output_dir: Path) -> list[Path]:
@@ -78,7 +78,11 @@ def recipe_line(regime: RecipeRegime) -> str:
     """Describe model, questions and budget of a recipe in a sentence."""
     recipe, [(kind, size)] = regime.recipe, regime.budget_of.items()
     questions = recipe.get("task") or recipe.get("dataset_name")
-    budget = f"the tokens of {size:,g} steps of right answers" if kind == "right_answers" else f"{size:,g} {kind}"
+    budget = (
+        f"the tokens of {size:,g} steps, as if all answers were right"
+        if kind == "right_answers"
+        else f"{size:,g} {kind}"
+    )
     return (
         f"Model {recipe.get('model_name_or_path') or 'the built-in tiny policy'}, questions {questions}, learning rate "
         f"{recipe.get('learning_rate', 'default')}; {budget} a run; held out: at most {regime.eval_questions:,} questions x "

@@ -152,6 +152,8 @@ class Sweep:
                 mean += f" [{100 * difference.t_low:+.1f}, {100 * difference.t_high:+.1f}], {told}"
             else:
                 mean += ", no interval"
+            if len(self.seeds) == 1:
+                mean += " (the one seed chose both rates, which flatters them)"
             lines.append(f"{self.title}: {arm} against {base}, each at its own rate: {mean}. {width.capitalize()}.")
         return lines
 
