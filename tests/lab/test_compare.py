@@ -195,6 +195,10 @@ def test_a_script_s_runs_are_put_together(in_process, capsys):
     )
     assert script[-1].startswith("exgrpo compare tiny.yaml --presets on-policy exgrpo 'rescue positive_weight=2'")
     assert subprocess.run(["bash", "-n"], input="\n".join(script), text=True, check=False).returncode == 0
+    assert go("--only", "tiny/exgrpo/0", "tiny/on-policy/0", *words, "--jobs", "2", "--emit", "shell") == 0
+    again = capsys.readouterr().out.splitlines()
+    assert again[-1] == script[-1]
+    assert sum("--run" in line for line in again) == 3
     for key in ("tiny/(start)/0", "tiny/exgrpo/0"):
         assert go(*words, "--run", key) == 0
     assert go(*words) == 0

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from exgrpo.evaluation.paired import paired_difference
+from exgrpo.lab.studies.page import in_words
 from exgrpo.lab.studies.summary import Run
 from exgrpo.lab.studies.sweep import Sweep, plain_name
+
+from ..support.tiny import findings
 
 RATES = (1e-4, 2e-4, 4e-4)
 
@@ -76,8 +79,39 @@ def test_one_seed_has_no_other_to_choose_for_it_and_few_have_no_interval():
         ("on-policy learning_rate=1e-05", "on-policy"),
         ("weight, two learning_rate=0.0008, positive_weight=4", "weight, two, positive_weight=4"),
         ("exgrpo positive_weight=4, learning_rate=0.0008", "exgrpo positive_weight=4"),
+        ("exgrpo learning_rate=1e-3 replay_share=0.5", "exgrpo replay_share=0.5"),
         ("exgrpo", "exgrpo"),
     ],
 )
 def test_the_name_of_an_arm_without_its_rate(name, plain):
     assert plain_name(name) == plain
+
+
+GRID = {name: {"preset": name, "grid": {"learning_rate": [1e-3, 2e-3]}} for name in ("on-policy", "exgrpo")}
+
+
+def finals(*arms):
+    return {
+        arm: {seed: 0.3 + 0.1 * place + 0.01 * seed**2 * place for seed in range(5)} for place, arm in enumerate(arms)
+    }
+
+
+def test_a_rate_that_is_not_done_yet_is_left_out():
+    """One of two rates is done: there is no sweep, and the pair at that rate is told."""
+    found = findings(
+        finals("on-policy learning_rate=0.001", "exgrpo learning_rate=0.001"),
+        arms=GRID,
+        baseline="on-policy learning_rate=0.001",
+    )
+    assert Sweep.of_arms(found, "chains") is None
+    (line,) = in_words(found)
+    assert "exgrpo learning_rate=0.001 is " in line
+    assert "above on-policy learning_rate=0.001" in line
+
+
+def test_an_arm_without_rates_is_compared_with_those_that_have_them():
+    arms = {"on-policy": {"preset": "on-policy"}, "exgrpo": GRID["exgrpo"]}
+    names = ("on-policy", "exgrpo learning_rate=0.001", "exgrpo learning_rate=0.002")
+    words = in_words(findings(finals(*names), arms=arms, baseline="on-policy"))
+    assert "exgrpo does best at 0.002" in words[0]
+    assert [line.split(" is ")[0] for line in words[1:]] == [f"chains: {name}" for name in names[1:]]

@@ -266,8 +266,10 @@ def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Prob
     )
     few = "" if len(study.seeds) >= 5 else " Fewer than 5 seeds give no interval."
     names = [plain_name(arm.name) for arm in study.settings[0].arms]
-    presets = len(set(names))
-    rates = f"{len(names) // presets} learning rates x " if len(names) > presets else ""
+    each = {names.count(name) for name in names}
+    presets, rates = len(names), ""
+    if len(each) == 1 and each != {1}:
+        presets, rates = len(set(names)), f"{each.pop()} learning rates x "
     seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     return (
         f"{presets} presets x {rates}{seeds}, each {what}, and the start of each seed: {len(cells)} jobs, "
@@ -279,14 +281,17 @@ def in_all(study: Study, cells: Sequence[Cell], todo: Sequence[Cell], cost: Prob
 def _emit(args: argparse.Namespace, study: Study, argv: Sequence[str]) -> int:
     import sys
 
-    words, skipped = [], iter(argv)
-    for word in skipped:
+    words, given, of_only = [], iter(argv), False
+    for word in given:
         name = word.partition("=")[0].replace("-", "_")
-        if name in ("__emit", "__launcher", "__jobs", "__only"):
+        if name in ("__emit", "__launcher", "__jobs"):
+            of_only = False
             if "=" not in word:
-                next(skipped, None)
-        else:
-            words.append(word)
+                next(given, None)
+        elif name.startswith("__") or not of_only:
+            of_only = name == "__only"
+            if not of_only:
+                words.append(word)
     script = shell_script if args.emit == "shell" else scheduler_script
     sys.stdout.write(script([cell.key for cell in study.only(args.only)], words, args.launcher, study.name))
     return 0

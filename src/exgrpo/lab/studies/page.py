@@ -122,9 +122,10 @@ def in_words(found: Findings) -> list[str]:
     """Say which differences are significant, a sentence for each pair of arms; and what collapsed."""
     lines = []
     for setting in found.study.settings:
-        if (sweep := Sweep.of_arms(found, setting.name)) is not None:
+        if (sweep := Sweep.of_arms(found, setting.name)) is not None and sweep.seeds:
             lines += sweep.in_words(plain_name(found.study.baseline))
-            continue
+            if sweep.runs.keys() == {plain_name(arm.name) for arm in setting.arms}:
+                continue
         for ours, theirs in compared(found, setting.name):
             lines.append(f"{setting.name}: {_told(found, setting.name, ours, theirs)}")
         for arm in setting.arms:

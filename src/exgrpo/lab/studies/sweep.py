@@ -19,7 +19,7 @@ from .summary import Findings, Run
 
 NEAR = 0.8
 """A rate suits an arm if its mean Pass@1 there is at least this share of the one at the arm's best rate."""
-OPTION = re.compile(r",? ?learning_rate=[^,]+")
+OPTION = re.compile(r",? ?learning_rate=[^, ]+")
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,19 @@ class Sweep:
 
     @classmethod
     def of_arms(cls, found: Findings, setting: str) -> "Sweep | None":
-        """Gather the arms of a setting that differ in their learning rate only; None where no arm has two rates."""
+        """Gather the arms of a setting that differ in their learning rate only; None where no arm has two rates.
+
+        A rate at which some arm has no run yet is left out.
+        """
         runs: dict[str, dict[float, dict[int, Run]]] = {}
         for arm in found.setting(setting).arms:
             if "learning_rate" in arm.options:
                 by_seed = {seed: found.runs[setting, arm.name, seed] for seed in found.seeds(setting, arm.name)}
                 runs.setdefault(plain_name(arm.name), {})[float(arm.options["learning_rate"])] = by_seed
-        several = {arm: dict(sorted(rates.items())) for arm, rates in runs.items() if len(rates) > 1}
+        runs = {arm: rates for arm, rates in runs.items() if len(rates) > 1}
+        begun = {rate for rates in runs.values() for rate, by_seed in rates.items() if not by_seed}
+        several = {arm: {r: of for r, of in sorted(rates.items()) if r not in begun} for arm, rates in runs.items()}
+        several = {arm: rates for arm, rates in several.items() if len(rates) > 1}
         return cls(setting, several) if several else None
 
     @classmethod
