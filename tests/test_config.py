@@ -1,7 +1,7 @@
 """Every option is checked and says what is wrong with it; presets are data; the flat configuration is the same one."""
 
 import math
-import pickle
+import pickle  # configurations travel to other processes by it
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
